@@ -1,0 +1,1 @@
+"""A/B of kernel variants: registry, timing, identity, statistics."""

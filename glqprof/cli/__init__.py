@@ -1,0 +1,1 @@
+"""Typer commands: arguments in, the other rooms called, exit status out."""
