@@ -55,6 +55,25 @@ class Tolerance:
         return f"within {self.rel_err:g} of float64"
 
 
+@dataclass
+class LaunchLog:
+    """What a CPU implementation did in the place of launches, so that counts are checked without a GPU too.
+
+    A variant's CPU run appends the kernel's name where its CUDA schedule launches that kernel, and counts its host
+    synchronisations. The bench calls ``clear`` before one call and reads the fields after it.
+    """
+
+    kernels: list[str] = field(default_factory=list)
+    syncs: int = 0
+    blocking_copies: int = 0
+
+    def clear(self) -> None:
+        """Forget what was logged so far."""
+        self.kernels.clear()
+        self.syncs = 0
+        self.blocking_copies = 0
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way to compute a group's operation.
@@ -62,8 +81,11 @@ class Variant:
     ``build(workload)`` does everything that happens once (compile, re-lay weights out, allocate scratch) and returns the
     ``Run`` that is timed. ``kernels(workload, batch)`` maps a regular expression on the kernel name to the launches
     expected in one call; a launch that no expression matches means that a fallback ran. ``syncs`` and
-    ``blocking_copies`` are the host synchronisations of one call. ``bytes_moved`` is the least device memory traffic
-    of one call in bytes: each input read once, each output written once.
+    ``blocking_copies`` are the host synchronisations of one call: the bench counts every wait of the host (calls named
+    ``*Synchronize`` and blocking copies) and compares it with their sum, since torch's ``.item()`` and ``.cpu()`` are
+    both one copy and one wait. ``bytes_moved`` is the least device memory traffic of one call in bytes: each input read
+    once, each output written once. ``launch_log`` is what the CPU implementation writes to; without it, launches and
+    syncs are not counted on the CPU. ``needs`` names programs that must be present, such as ``nvcc``, to run on CUDA.
     """
 
     name: str
@@ -80,6 +102,8 @@ class Variant:
     dtype: str = "float16"
     capturable: bool = True
     capture_note: str = ""
+    launch_log: LaunchLog | None = None
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +125,15 @@ class Group:
     reference: Callable[[Any, Any], Tensor]
     out: Callable[[Any, Any], Tensor]
     """``out(workload, batch)``: an uninitialised output tensor of the right shape, dtype and device."""
+    cpu_geometry: str = ""
+    """The geometry of ``--device cpu`` unless one is named: small enough for exact CPU arithmetic; "" is the first."""
+    cpu_layers: int = 2
+    cuda_layers: int = 1
+    """Layers of the model that are built unless ``--layers`` says how many."""
+    rel_err: float = 1e-2
+    """‖out − ref‖₂ ÷ ‖ref‖₂ that no correct variant exceeds, whatever it has the same bits as."""
+    tensors: Callable[[Any], Sequence[Tensor]] | None = None
+    """``tensors(workload)``: the weights' tensors, so that the bench can prove that weight sets it rotates are distinct."""
 
 
 @dataclass
