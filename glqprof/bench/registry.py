@@ -42,6 +42,7 @@ class SameBits:
     as_variant: str
 
     def __str__(self) -> str:
+        """Return the contract in the words of the tables."""
         return f"same bits as {self.as_variant}"
 
 
@@ -52,6 +53,7 @@ class Tolerance:
     rel_err: float
 
     def __str__(self) -> str:
+        """Return the contract in the words of the tables."""
         return f"within {self.rel_err:g} of float64"
 
 
@@ -78,8 +80,8 @@ class LaunchLog:
 class Variant:
     """One way to compute a group's operation.
 
-    ``build(workload)`` does everything that happens once (compile, re-lay weights out, allocate scratch) and returns the
-    ``Run`` that is timed. ``kernels(workload, batch)`` maps a regular expression on the kernel name to the launches
+    ``build(workload)`` does everything that happens once (compile, re-lay weights out, allocate scratch) and returns
+    the ``Run`` that is timed. ``kernels(workload, batch)`` maps a regular expression on the kernel name to the launches
     expected in one call; a launch that no expression matches means that a fallback ran. ``syncs`` and
     ``blocking_copies`` are the host synchronisations of one call: the bench counts every wait of the host (calls named
     ``*Synchronize`` and blocking copies) and compares it with their sum, since torch's ``.item()`` and ``.cpu()`` are
@@ -132,8 +134,6 @@ class Group:
     """Layers of the model that are built unless ``--layers`` says how many."""
     rel_err: float = 1e-2
     """‖out − ref‖₂ ÷ ‖ref‖₂ that no correct variant exceeds, whatever it has the same bits as."""
-    tensors: Callable[[Any], Sequence[Tensor]] | None = None
-    """``tensors(workload)``: the weights' tensors, so that the bench can prove that weight sets it rotates are distinct."""
 
 
 @dataclass
