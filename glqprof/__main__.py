@@ -1,0 +1,5 @@
+"""Run glqprof as `python -m glqprof`."""
+
+from glqprof.cli.app import main
+
+main()

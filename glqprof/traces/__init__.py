@@ -1,0 +1,1 @@
+"""Read what any profiler wrote into one `Trace`."""

@@ -1,0 +1,172 @@
+"""Read columns of a SQLite table into numpy arrays, through Arrow and on every core."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from glqprof.errors import InputError
+
+CHUNK_ROWS = 1_000_000
+# Rows of one Arrow batch: the driver's default of 1,024 makes the batches' own cost show.
+BATCH_ROWS = "65536"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to read: ``names`` are tried in order (they changed over the versions); ``default`` stands for NULL and
+    for a table that has none of them. ``text`` columns come as Arrow dictionaries, others as ``dtype``."""
+
+    names: tuple[str, ...]
+    dtype: Any = np.int64
+    default: int = 0
+    text: bool = False
+
+    def sql(self, present: set[str]) -> str | None:
+        """The SQL expression, or None when the table has no such column."""
+        name = next((n for n in self.names if n in present), None)
+        if name is None:
+            return None
+        # Without COALESCE the driver types a column by its first batch, and fails where that held only NULL.
+        return f"coalesce(\"{name}\", '')" if self.text else f'coalesce("{name}", {self.default})'
+
+
+class SqliteFile:
+    """A SQLite file opened for reading: its tables, and bulk reads of their columns.
+
+    Raises InputError when the file is no database, cut short, or locked by a writer.
+    """
+
+    def __init__(self, path: Path, shown_as: Path | None = None) -> None:
+        self.path = path
+        self.shown_as = shown_as or path
+        self._check_length()
+        try:
+            with sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=0.2) as db:
+                self.columns = _columns(db)
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise InputError(
+                    self.shown_as, "is locked by a program that writes it; wait until the export has finished"
+                ) from None
+            # A WAL-mode file in a folder that cannot be written opens only as immutable.
+            self.columns = self._query(_columns)
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from None
+        finally:
+            if "db" in locals():
+                db.close()
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(self.shown_as, f"is a damaged SQLite database ({error}); export or copy it again")
+
+    def _check_length(self) -> None:
+        size = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            header = file.read(100)
+        if len(header) < 100:
+            raise InputError(self.shown_as, f"is cut short ({size} bytes, less than a header); copy it again")
+        page = int.from_bytes(header[16:18], "big")
+        page = 65536 if page == 1 else page
+        pages = int.from_bytes(header[28:32], "big")
+        counted = header[24:28] == header[92:96]  # the page count is valid only when these agree
+        if counted and page * pages > size:
+            raise InputError(
+                self.shown_as, f"is cut short ({size:,} of {page * pages:,} bytes); copy or export it again"
+            )
+
+    def _uri(self) -> str:
+        return f"file:{quote(str(self.path))}?mode=ro&immutable=1"
+
+    def _query(self, function: Any) -> Any:
+        db = sqlite3.connect(self._uri(), uri=True)
+        # Old exports hold bytes that are not UTF-8 in their text columns.
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        try:
+            return function(db)
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from None
+        finally:
+            db.close()
+
+    def has(self, table: str) -> bool:
+        """Whether the table exists (an export leaves out tables without a row)."""
+        return table in self.columns
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a small query."""
+        return self._query(lambda db: db.execute(sql).fetchall())  # type: ignore[no-any-return]
+
+    def read(
+        self, table: str, columns: Mapping[str, Column], where: str | None = None
+    ) -> dict[str, np.ndarray | pa.Array]:
+        """The table's columns as numpy arrays of their dtypes (text columns as Arrow dictionary arrays).
+
+        Empty arrays when the table is absent. Chunks of rowids are read by as many threads as there are cores: the
+        driver works outside the interpreter lock.
+        """
+        present = self.columns.get(table, set())
+        wanted = {key: column.sql(present) for key, column in columns.items()}
+        selected = {key: sql for key, sql in wanted.items() if sql is not None}
+        chunks: list[dict[str, np.ndarray | pa.Array]] = []
+        if present and selected:
+            ((low, high),) = self.rows(f'SELECT min(rowid), max(rowid) FROM "{table}"')
+            if low is not None:
+                starts = range(low, high + 1, CHUNK_ROWS)
+                queries = [
+                    f'SELECT {", ".join(selected.values())} FROM "{table}" WHERE rowid BETWEEN {s} AND '
+                    f"{min(s + CHUNK_ROWS - 1, high)}" + (f" AND ({where})" if where else "")
+                    for s in starts
+                ]
+                kinds = [columns[key] for key in selected]
+                with ThreadPoolExecutor(min(len(queries), os.cpu_count() or 1)) as pool:
+                    chunks = list(pool.map(lambda sql: self._chunk(sql, list(selected), kinds), queries))
+        count = sum(len(next(iter(chunk.values()))) for chunk in chunks)
+        result: dict[str, np.ndarray | pa.Array] = {}
+        for key, column in columns.items():
+            if wanted[key] is None or not chunks:
+                filler = pa.array([""] * count).dictionary_encode() if column.text else None
+                result[key] = filler if column.text else np.full(count, column.default, column.dtype)
+            elif column.text:
+                parts = pa.chunked_array([chunk.pop(key) for chunk in chunks])
+                result[key] = parts.unify_dictionaries().combine_chunks()
+            else:
+                result[key] = np.concatenate([chunk.pop(key) for chunk in chunks])
+        return result
+
+    def _chunk(self, sql: str, keys: list[str], kinds: list[Column]) -> dict[str, np.ndarray | pa.Array]:
+        import adbc_driver_sqlite.dbapi as adbc
+
+        try:
+            with adbc.connect(self._uri()) as connection, connection.cursor() as cursor:
+                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
+                cursor.execute(sql)
+                table = cursor.fetch_arrow_table()
+        except adbc.Error as error:
+            raise InputError(
+                self.shown_as, f"is a damaged SQLite database ({str(error).splitlines()[0]}); export it again"
+            ) from None
+        chunk: dict[str, np.ndarray | pa.Array] = {}
+        for position, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
+            column = table.column(position)
+            if kind.text:
+                if not pa.types.is_string(column.type):  # no row: the driver had nothing to type it by
+                    column = pa.chunked_array([pa.array([], pa.string())])
+                chunk[key] = column.combine_chunks().dictionary_encode()
+            else:
+                chunk[key] = column.to_numpy().astype(kind.dtype, copy=False)
+        return chunk
+
+
+def _columns(db: sqlite3.Connection) -> dict[str, set[str]]:
+    tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    return {t: {row[1] for row in db.execute(f'PRAGMA table_info("{t}")')} for t in tables}

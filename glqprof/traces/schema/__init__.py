@@ -1,0 +1,1 @@
+"""The types that every room shares: trace, capture manifest, bucket rules, bench results."""

@@ -1,0 +1,105 @@
+"""The capture manifest, ``capture.json``: what was run, where, and how fast it ran untraced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from glqprof.errors import InputError
+
+MANIFEST_NAME = "capture.json"
+MANIFEST_SCHEMA = "glqprof.capture/1"
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One GPU of the machine that was captured."""
+
+    name: str
+    memory_bytes: int | None = None
+    sm_count: int | None = None
+
+
+class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The commit of the code that ran, and whether its tree had changes."""
+
+    commit: str
+    dirty: bool
+
+
+class UntracedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run without a profiler: mean milliseconds a token, over ``tokens`` tokens."""
+
+    ms_per_token: float
+    tokens: int | None = None
+    token_ms: list[float] = []
+
+
+class Untraced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast the same command ran without a profiler.
+
+    ``tok_s``: tokens a second. ``ms_per_token``: milliseconds a token. ``statistic``: what these two are of the run
+    (mean, or median of 16 tokens). ``runs``: every repeat, for a confidence interval.
+    """
+
+    tok_s: float
+    ms_per_token: float
+    statistic: str = "mean"
+    runs: list[UntracedRun] = []
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A capture folder's ``capture.json`` (schema ``glqprof.capture/1``).
+
+    ``files``: what the tool wrote, relative to the folder; the first is the trace. ``tokens``: tokens decoded inside
+    the marked steps, all sequences of the batch together (None: one a step). ``token_sha``: a hash over the decoded
+    token ids, equal where two runs decoded the same text.
+    """
+
+    schema: str
+    name: str
+    tool: str
+    tool_version: str
+    files: list[str]
+    command: list[str] = []
+    workload: str = ""
+    variant: str = ""
+    gpus: list[Gpu] = []
+    driver: str = ""
+    cuda: str = ""
+    torch: str = ""
+    transformers: str = ""
+    git: Git | None = None
+    batch: int = 1
+    tokens: int | None = None
+    untraced: Untraced | None = None
+    token_sha: str | None = None
+    captured_at: str = ""
+    source: str = ""
+    warnings: list[str] = []
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check a capture folder's manifest.
+
+    Raises InputError when it is absent (an unfinished capture), unreadable, or of another schema.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(
+            folder, f"has no {MANIFEST_NAME}: not a capture, or one that did not finish; capture it again"
+        ) from None
+    except OSError as error:
+        raise InputError(path, f"cannot be read ({error.strerror}); check its permissions") from None
+    try:
+        declared = msgspec.json.decode(raw, type=dict[str, object]).get("schema")
+    except msgspec.DecodeError as error:
+        raise InputError(path, f"is not JSON ({error}); restore it or capture again") from None
+    if declared != MANIFEST_SCHEMA:
+        raise InputError(path, f"has schema {declared!r}, this version reads {MANIFEST_SCHEMA!r}; update glqprof")
+    try:
+        return msgspec.json.decode(raw, type=Manifest)
+    except msgspec.ValidationError as error:
+        raise InputError(path, f"does not follow {MANIFEST_SCHEMA}: {error}") from None
