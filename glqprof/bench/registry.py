@@ -82,7 +82,8 @@ class Variant:
 
     ``build(workload)`` does everything that happens once (compile, re-lay weights out, allocate scratch) and returns
     the ``Run`` that is timed. ``kernels(workload, batch)`` maps a regular expression on the kernel name to the launches
-    expected in one call; a launch that no expression matches means that a fallback ran. ``syncs`` and
+    expected in one call (−1: any number, for a library's own kernels, which differ between its versions); a launch that
+    no expression matches means that a fallback ran. ``syncs`` and
     ``blocking_copies`` are the host synchronisations of one call: the bench counts every wait of the host (calls named
     ``*Synchronize`` and blocking copies) and compares it with their sum, since torch's ``.item()`` and ``.cpu()`` are
     both one copy and one wait. ``bytes_moved`` is the least device memory traffic of one call in bytes: each input read
