@@ -105,7 +105,10 @@ class CallSet:
         return self.group.batch(self.workloads[index], self._rows, self._seeds.call(block, 0 if self._warm else index))
 
     def refill(self, block: int) -> None:
-        """Put the fresh inputs of block number ``block`` into the static buffers and poison every output."""
+        """Put the fresh inputs of block number ``block`` into the static buffers and poison every output.
+
+        Block 0 is what the batches were made with: only then does a batch's host-side knowledge fit its buffers.
+        """
         for index, batch in enumerate(self.batches):
             fresh = self._fresh(block, index)
             for target, source in zip(batch.input_tensors(), fresh.input_tensors(), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from glqprof.bench.calls import CallSet, poison
+from glqprof.bench.calls import CallSet
 from glqprof.bench.device import Call, Device, Observed
 from glqprof.bench.launches import judge
 from glqprof.bench.reasons import UNPROFILED, Findings
@@ -20,6 +20,7 @@ def count_launches(
     What differs from the variant's declaration goes to ``judged.findings``.
     """
     variant = judged.subject.variant
+    calls.refill(0)  # what the batches were made with, and what their host-side predictions are about
     indices = range(len(calls.outs)) if replay is not None else range(1)
     expected: Counter[str] = Counter()
     waits = 0
@@ -27,10 +28,8 @@ def count_launches(
         workload, batch = calls.workloads[index], calls.batches[index]
         declared: Mapping[str, int] = variant.kernels(workload, batch)
         for pattern, count in declared.items():  # not update(): a declared 0 must stay in the list
-            expected[pattern] += count
+            expected[pattern] += count  # negative ("any") stays negative over all calls
         waits += variant.syncs(workload, batch) + variant.blocking_copies(workload, batch)
-    for out in calls.outs:
-        poison(out)
     call = replay if replay is not None else lambda: judged.subject.run(0, calls.batches[0], calls.outs[0])
     try:
         observed = _observe(device, judged, call, replay is not None)

@@ -18,6 +18,7 @@ from glqprof.traces.schema.bench import BenchDevice, BenchResult, Clocks, Varian
 KERNEL = "toy_scale_kernel"
 CALL_US = 100.0
 FLUSH_US = 45.0
+REPLAY_US = 1.0
 
 
 class FakeDevice:
@@ -122,6 +123,7 @@ class FakeDevice:
             self.capturing = None
 
         def replay() -> None:
+            self.seconds += REPLAY_US * 1e-6
             for work, us, name in nodes:
                 self._execute(work, us, name)
 
@@ -217,6 +219,9 @@ def honest(us: float = CALL_US) -> Make:
     return make
 
 
+HONEST = honest()
+
+
 def variant(device: FakeDevice, name: str, make: Make, **declared: Any) -> Variant:
     fields: dict[str, Any] = {
         "summary": name,
@@ -238,7 +243,7 @@ class Bench:
     geometry: str = "tiny"
     warm: bool = False
 
-    def plan(self, candidate: Make, base: Make = honest(), **declared: Any) -> Plan:
+    def plan(self, candidate: Make, base: Make = HONEST, **declared: Any) -> Plan:
         registry = Registry()
         registry.add_group(self.group)
         registry.add_variant(variant(self.device, "base", base))
@@ -246,10 +251,10 @@ class Bench:
         plan = make_plan(registry, "toy", "cpu", geometry=self.geometry, quads=self.quads, warm=self.warm)
         return replace(plan, block_s=3e-4)
 
-    def run(self, candidate: Make, base: Make = honest(), **declared: Any) -> BenchResult:
+    def run(self, candidate: Make, base: Make = HONEST, **declared: Any) -> BenchResult:
         return run_bench(self.plan(candidate, base, **declared), self.device)
 
-    def candidate(self, candidate: Make, base: Make = honest(), **declared: Any) -> VariantResult:
+    def candidate(self, candidate: Make, base: Make = HONEST, **declared: Any) -> VariantResult:
         result = self.run(candidate, base, **declared)
         assert result.variants[0].ok, result.variants[0].reasons  # the honest baseline must stay above suspicion
         return result.variants[1]

@@ -184,3 +184,51 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None  # JSON has no NaN; a reader must not get a file that other parsers refuse
     return value
+
+
+KERNELS_SCHEMA = "glqprof.kernels/1"
+
+
+@dataclass(frozen=True)
+class RunsHere:
+    """Whether a variant can run on ``device`` (``cuda`` or ``cpu``) of this machine; ``why`` not ("" if it can)."""
+
+    device: str
+    can: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class KernelVariant:
+    """What ``glqprof kernels`` tells of one variant; ``graph`` is "yes" or the reason why it cannot be captured."""
+
+    name: str
+    summary: str
+    contract: str
+    dtype: str
+    min_capability: str
+    graph: str
+    runs: tuple[RunsHere, ...]
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """One operation, its geometries and its variants."""
+
+    name: str
+    summary: str
+    baseline: str
+    geometries: tuple[str, ...]
+    variants: tuple[KernelVariant, ...]
+
+
+@dataclass(frozen=True)
+class KernelList:
+    """All that is bundled or loaded; ``problems`` are modules that could not be imported, and why."""
+
+    groups: tuple[KernelGroup, ...]
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of ``glqprof.kernels/1``."""
+        return {"schema": KERNELS_SCHEMA, **_plain(asdict(self))}

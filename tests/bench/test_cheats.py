@@ -1,0 +1,462 @@
+"""A planted cheat for each of MEASURING.md's ten ways: each is caught, by name, or made harmless and shown to be."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from bench.toys import (
+    CALL_US,
+    KERNEL,
+    Bench,
+    FakeDevice,
+    codes,
+    honest,
+    scale,
+    store,
+    toy_batch,
+    toy_group,
+    toy_workload,
+)
+
+from glqprof.bench.registry import SameBits
+from glqprof.bench.stats import drift_pct
+
+
+def test_an_honest_variant_is_not_accused():
+    result = Bench(FakeDevice(l2_bytes=4096, copy_gb_s=10.0)).run(honest(), contract=SameBits("base"))
+    assert [variant.reasons for variant in result.variants] == [(), ()]
+    assert result.ok
+    assert result.variants[1].identical
+    assert result.variants[1].timings.eager.verdict == "not distinguishable"
+
+
+# 1. Warm L2.
+
+
+def cached_weights(key):
+    """A kernel at 100 µs from memory, 30 µs when its weights are still in the L2."""
+
+    def make(device, workload):
+        def run(batch, out):
+            def cost():
+                return 30.0 if device.touch(key(workload), 2048) else CALL_US
+
+            device.launch(lambda: store(workload, batch, out), cost)
+
+        return run
+
+    return make
+
+
+def test_rotation_makes_warm_l2_impossible():
+    device = FakeDevice(l2_bytes=4096)
+    result = Bench(device).run(cached_weights(lambda workload: workload.seed), cached_weights(lambda w: w.seed))
+    assert result.ok, result.variants
+    assert result.cache.state == "cold"
+    assert result.cache.bytes >= 3 * 4096
+    assert result.variants[1].timings.graph.median_us == pytest.approx(CALL_US, rel=0.02)
+
+
+def test_a_group_that_hands_out_one_weight_set_is_caught_as_warm_l2():
+    device = FakeDevice(l2_bytes=4096)
+    group = toy_group(workload=lambda g, layers, seed, dev, options: toy_workload(g, layers, 0, dev, options))
+    result = Bench(device, group).run(cached_weights(lambda workload: workload.seed))
+    assert "warm-l2" in codes(result.variants[1])
+    assert "warm-l2" not in codes(result.variants[0])  # the baseline's kernel does not profit from the cache
+
+
+def test_warm_is_labelled_and_not_judged_cold():
+    device = FakeDevice(l2_bytes=4096)
+    result = Bench(device, warm=True).run(cached_weights(lambda workload: workload.seed))
+    assert result.cache.state == "warm"
+    assert "warm" in {warning.code for warning in result.warnings}
+    assert result.variants[1].timings.graph.median_us == pytest.approx(30.0, rel=0.5)
+    assert codes(result.variants[1]) == set()
+
+
+# 2. Same inputs every call.
+
+
+def output_cache(key):
+    """Computes once and returns what it remembers, a hundred times faster."""
+
+    def make(device, workload):
+        memory = {}
+
+        def run(batch, out):
+            if key(batch) in memory:
+                device.launch(lambda: out.copy_(memory[key(batch)]), 1.0)
+                return
+            device.launch(lambda: store(workload, batch, out))
+            memory[key(batch)] = scale(workload, batch)
+
+        return run
+
+    return make
+
+
+def test_an_output_cache_by_address_is_caught():
+    result = Bench().candidate(output_cache(lambda batch: batch.x.data_ptr()))
+    assert "output-cache" in codes(result)
+
+
+def test_an_output_cache_by_content_never_hits():
+    result = Bench().candidate(output_cache(lambda batch: batch.x.numpy().tobytes()))
+    assert result.timings.eager.median_us == pytest.approx(CALL_US, rel=0.02)
+    assert result.timings.eager.verdict == "not distinguishable"
+
+
+def test_a_group_without_fresh_inputs_is_caught():
+    group = toy_group(batch=lambda workload, rows, seed: toy_batch(workload, rows, seed % 512))
+    result = Bench(group=group).run(honest())
+    assert "inputs-repeated" in codes(result.variants[1])
+
+
+def test_a_call_that_changes_its_inputs_is_caught():
+    def make(device, workload):
+        def run(batch, out):
+            device.launch(lambda: (store(workload, batch, out), batch.x.add_(1)))
+
+        return run
+
+    assert "input-modified" in codes(Bench().candidate(make))
+
+
+# 3. Unwritten outputs.
+
+
+@pytest.mark.parametrize("contract", [SameBits("base"), None], ids=["same bits", "tolerance"])
+def test_one_unwritten_element_is_caught(contract):
+    def make(device, workload):
+        def run(batch, out):
+            def work():
+                keep = out[0, 0, 7].clone()
+                store(workload, batch, out)
+                out[0, 0, 7] = keep
+
+            device.launch(work)
+
+        return run
+
+    declared = {} if contract is None else {"contract": contract}
+    result = Bench().candidate(make, **declared)
+    assert "unwritten" in codes(result)
+    assert "1 of 128 elements" in next(str(reason) for reason in result.reasons if reason.code == "unwritten")
+
+
+def test_an_element_left_unwritten_only_in_timed_calls_is_caught():
+    """The identity pass sees honest calls; the outputs of the timed ones give it away."""
+
+    def make(device, workload):
+        calls = 0
+
+        def run(batch, out):
+            def work():
+                nonlocal calls
+                calls += 1
+                keep = out[0, 0, 7].clone()
+                store(workload, batch, out)
+                if calls > 40:
+                    out[0, 0, 7] = keep
+
+            device.launch(work)
+
+        return run
+
+    result = Bench().candidate(make, contract=SameBits("base"))
+    assert result.identical
+    assert "unwritten" in codes(result)
+
+
+def test_a_result_that_looks_like_poison_is_no_false_alarm():
+    poison = torch.tensor([0xA5A5 - 0x10000], dtype=torch.int16).view(torch.float16)
+
+    def make(device, workload):
+        return lambda batch, out: device.launch(lambda: out.copy_(torch.where(batch.x > 0, poison, batch.x)))
+
+    group = toy_group(reference=lambda w, batch: torch.where(batch.x > 0, poison, batch.x).double())
+    result = Bench(group=group).run(make, make)
+    assert result.ok, result.variants
+
+
+# 4. Work on another stream, or outside the capture.
+
+
+def test_side_stream_work_is_timed_and_named():
+    def make(device, workload):
+        return lambda batch, out: device.launch_side(lambda: store(workload, batch, out), 80.0)
+
+    result = Bench().candidate(make, capturable=False, capture_note="side stream")
+    assert "side-stream" in codes(result)
+    assert result.timings.eager.median_us == pytest.approx(
+        80.0, rel=0.02
+    )  # and not the 0 that the stream's own events saw
+
+
+def test_a_default_stream_launch_during_capture_is_caught():
+    """All of the output misses the graph: replays leave poison, at no cost at all."""
+
+    def make(device, workload):
+        return lambda batch, out: device.launch_default_stream(lambda: store(workload, batch, out))
+
+    result = Bench().candidate(make)
+    assert "outside-capture" in codes(result)
+    assert "unwritten" not in codes(result)
+
+
+def test_a_replay_of_stale_output_is_caught():
+    """The computation runs on the default stream at capture; the graph only copies what that left."""
+
+    def make(device, workload):
+        def run(batch, out):
+            scratch = torch.empty_like(out)
+            device.launch_default_stream(lambda: store(workload, batch, scratch))
+            device.launch(lambda: out.copy_(scratch), 2.0, "copy_out")
+
+        return run
+
+    kernels = {KERNEL: 1, "copy_out": 1}
+    result = Bench().candidate(make, kernels=lambda workload, batch: kernels)
+    assert "stale-replay" in codes(result)
+    assert "outside-capture" in codes(result)  # counted in the replay: the launches that are missing
+    assert "output-cache" not in codes(result)  # as called, it is right
+
+
+# 5. Impossible rates.
+
+
+def test_an_impossible_rate_is_invalid_and_no_record():
+    result = Bench(FakeDevice(copy_gb_s=4300.0)).candidate(honest(100.0), bytes_moved=lambda w, b: 10**9)
+    assert codes(result) == {"impossible-rate"}
+    assert not result.ok
+    assert result.gb_s == pytest.approx(10_000, rel=0.02)
+
+
+def test_a_rate_at_the_ceiling_is_possible():
+    result = Bench(FakeDevice(copy_gb_s=4300.0)).candidate(honest(100.0), bytes_moved=lambda w, b: 420_000_000)
+    assert result.ok, result.reasons
+    assert result.floor_ratio == pytest.approx(4300 / 4200, rel=0.02)
+
+
+# 6. Order effects and drift.
+
+
+def test_drift_that_fools_a_sequential_design_is_cancelled_and_named():
+    bench = Bench(FakeDevice(drift=1e-3), quads=12)
+    result = bench.run(honest())
+    timing = result.variants[1].timings.eager
+    assert timing.verdict == "not distinguishable"
+    assert timing.ratio == pytest.approx(1.0, abs=1e-3)
+    assert "drift" in {warning.code for warning in result.warnings}
+
+
+def test_the_noise_floor_is_measured_and_printed():
+    rng = random.Random(3)
+    bench = Bench(FakeDevice(noise=lambda: rng.lognormvariate(0, 0.02)), quads=12)
+    result = bench.run(honest())
+    assert result.noise_floor_pct is not None
+    assert 0 < result.noise_floor_pct < 5
+    assert result.variants[0].timings.eager.reason == "a-a"
+    assert result.variants[1].timings.eager.verdict == "not distinguishable"
+
+
+# 7. Launch cost hidden or included by accident.
+
+
+def test_both_timings_are_named_and_tell_host_cost_apart():
+    def make(device, workload):
+        def run(batch, out):
+            device.host(300.0)
+            device.launch(lambda: store(workload, batch, out))
+
+        return run
+
+    result = Bench().candidate(make)
+    assert result.timings.eager.median_us == pytest.approx(400.0, rel=0.02)
+    assert result.timings.graph.median_us == pytest.approx(100.0, rel=0.02)
+    assert result.timings.eager.verdict == "slower"
+    assert result.timings.graph.verdict == "not distinguishable"
+
+
+def test_a_variant_that_cannot_be_captured_says_so():
+    result = Bench().candidate(honest(), capturable=False, capture_note="it reads the ids on the host")
+    assert result.timings.graph is None
+    assert result.timings.graph_note == "it reads the ids on the host"
+    assert result.ok
+
+
+def test_a_capture_that_fails_against_the_declaration_is_caught():
+    def make(device, workload):
+        def run(batch, out):
+            device.wait()
+            device.launch(lambda: store(workload, batch, out))
+
+        return run
+
+    result = Bench().candidate(make, syncs=lambda workload, batch: 1)
+    assert codes(result) == {"not-capturable"}
+    assert "capturing" in result.timings.graph_note
+
+
+# 8. A fallback ran instead.
+
+
+def fallback(device, workload):
+    return lambda batch, out: device.launch(lambda: store(workload, batch, out), 100.0, "at::native::mul_kernel")
+
+
+def test_a_silent_fallback_is_caught():
+    result = Bench().candidate(fallback)
+    assert "fallback" in codes(result)
+    assert "at::native::mul_kernel ran" in next(r.detail for r in result.reasons if r.code == "fallback")
+
+
+def test_launch_and_sync_counts_are_asserted():
+    def make(device, workload):
+        def run(batch, out):
+            if device.capturing is None:
+                device.wait()
+            for _ in range(2):
+                device.launch(lambda: store(workload, batch, out), 50.0)
+
+        return run
+
+    result = Bench().candidate(make)
+    assert {"launch-count", "sync-count"} <= codes(result)
+    assert (result.launches, result.syncs) == (2, 1)
+
+
+# 9. "Bit-identical" by assertion.
+
+
+def test_one_wrong_bit_in_one_element_of_a_million_is_caught():
+    def make(device, workload):
+        def run(batch, out):
+            def work():
+                store(workload, batch, out)
+                out.view(torch.int16)[0, 0, 123_456] ^= 1
+
+            device.launch(work)
+
+        return run
+
+    bench = Bench(geometry="million")
+    plan = replace(bench.plan(make, contract=SameBits("base")), layers=1, block_s=1e-6)
+    from glqprof.bench.runner import run_bench
+
+    result = run_bench(plan, bench.device).variants[1]
+    assert "wrong-bits" in codes(result)
+    assert result.identical is False
+    assert result.differing.count == 7  # once in each of the three random and four hostile batches
+    assert result.differing.elements == 7 << 20
+
+
+def test_a_wrong_bit_in_a_timed_call_only_is_caught():
+    def make(device, workload):
+        calls = 0
+
+        def run(batch, out):
+            def work():
+                nonlocal calls
+                calls += 1
+                store(workload, batch, out)
+                if calls == 60:
+                    out.view(torch.int16)[1, 0, 3] ^= 1
+
+            device.launch(work)
+
+        return run
+
+    result = Bench().candidate(make, contract=SameBits("base"))
+    assert result.identical
+    assert codes(result) == {"wrong-bits"}
+
+
+def test_another_nan_payload_and_another_zero_are_other_bits():
+    def make(device, workload):
+        def run(batch, out):
+            def work():
+                store(workload, batch, out)
+                raw = out.view(torch.int16)
+                raw[torch.isnan(out)] = 0x7E01
+                raw[out == 0] = -0x8000
+
+            device.launch(work)
+
+        return run
+
+    result = Bench().candidate(make, contract=SameBits("base"))
+    assert codes(result) == {"wrong-bits"}
+    assert result.differing.max_abs == 0.0
+
+
+def test_identical_and_wrong_is_still_wrong():
+    def make(device, workload):
+        return lambda batch, out: device.launch(lambda: out.copy_(1.1 * batch.x))
+
+    result = Bench().run(make, base=make, contract=SameBits("base"))
+    assert result.variants[1].identical
+    assert "wrong-values" in codes(result.variants[1])
+
+
+def test_different_bytes_on_the_same_inputs_are_caught():
+    def make(device, workload):
+        flips = 0
+
+        def run(batch, out):
+            def work():
+                nonlocal flips
+                flips += 1
+                store(workload, batch, out)
+                out.view(torch.int16)[0, 0, 0] ^= flips % 2
+
+            device.launch(work)
+
+        return run
+
+    assert "nondeterministic" in codes(Bench().candidate(make, contract=SameBits("base")))
+
+
+# 10. Clocks.
+
+
+def test_a_throttled_block_is_discarded_and_taken_again():
+    device = FakeDevice(throttled=lambda reading: reading == 30)
+    result = Bench(device).run(honest())
+    timings = [timing for v in result.variants for timing in (v.timings.eager, v.timings.graph)]
+    assert sum(timing.discarded for timing in timings) == 1
+    assert all(timing.quads == 6 for timing in timings)
+    assert result.clocks.throttled_blocks == 1
+    assert result.clocks.throttle_reasons == ("power cap",)
+    assert "blocks-discarded" in {warning.code for warning in result.warnings}
+    assert result.ok
+
+
+def test_a_gpu_that_is_throttled_throughout_gives_no_time():
+    result = Bench(FakeDevice(throttled=lambda reading: reading > 3)).run(honest())
+    assert codes(result.variants[1]) == {"throttled"}
+    assert result.variants[1].timings.eager is None
+    assert not result.ok
+
+
+# And what is no cheat but must not pass either.
+
+
+def test_a_variant_that_raises_is_failed_and_the_others_go_on():
+    def make(device, workload):
+        raise RuntimeError("nvcc not found")
+
+    result = Bench().run(make)
+    assert codes(result.variants[1]) == {"failed"}
+    assert "nvcc not found" in result.variants[1].reasons[0].detail
+    assert result.variants[0].ok
+
+
+def test_drift_is_measured_on_the_baselines_own_blocks():
+    from glqprof.bench.stats import Quad
+
+    quads = [Quad("ABBA", (1.0 + i / 10, 5.0, 5.0, 1.0 + i / 10)) for i in range(9)]
+    assert drift_pct(quads) == pytest.approx(100 * (1.7 / 1.1 - 1))
