@@ -19,7 +19,7 @@ SHELLS = {0: 1, 2: 240, 4: 2_160, 6: 6_720, 8: 17_520, 10: 30_240, 12: 8_655}
 
 
 def _coset(coordinates: range, max_norm: int) -> np.ndarray:
-    """All 8-vectors over ``coordinates`` (doubled units) with norm² ≤ ``max_norm`` and a sum that is even after halving.
+    """Return the 8-vectors over ``coordinates`` (doubled units) of norm² ≤ ``max_norm`` whose halves have an even sum.
 
     Two halves of four coordinates are combined, since 7⁴ × 7⁴ pairs of norms fit memory and 7⁸ vectors would not.
     """
@@ -27,9 +27,7 @@ def _coset(coordinates: range, max_norm: int) -> np.ndarray:
     norm = (half.astype(np.int32) ** 2).sum(axis=1)
     half, norm = half[norm <= max_norm], norm[norm <= max_norm]
     total = half.astype(np.int32).sum(axis=1)
-    left, right = np.nonzero(
-        (norm[:, None] + norm[None, :] <= max_norm) & ((total[:, None] + total[None, :]) % 4 == 0)
-    )
+    left, right = np.nonzero((norm[:, None] + norm[None, :] <= max_norm) & ((total[:, None] + total[None, :]) % 4 == 0))
     return np.concatenate([half[left], half[right]], axis=1)
 
 
@@ -76,8 +74,8 @@ def check(table: np.ndarray) -> None:
 def load(path: Path | str, key: str | None = None) -> np.ndarray:
     """A codebook made elsewhere, in its own order: [65536, 8] float16, checked.
 
-    ``.npy``, ``.pt`` (a tensor, or a dict of tensors) or ``.safetensors``; ``key`` names the tensor where the file holds
-    several. Raises ValueError, naming the file, when it is not a codebook.
+    ``.npy``, ``.pt`` (a tensor, or a dict of tensors) or ``.safetensors``; ``key`` names the tensor where the file
+    holds several. Raises ValueError, naming the file, when it is not a codebook.
     """
     path = Path(path)
     table = _read(path, key)

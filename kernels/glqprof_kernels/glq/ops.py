@@ -55,7 +55,8 @@ def glq_moe(
     """Output of one MoE layer: [tokens, hidden] fp16.
 
     x [tokens, hidden] fp16, ids [tokens, top_k] integers, weights [tokens, top_k] fp32; the rest as in
-    ``weights.MatrixWeights``, stages present only. ``overflow`` [1] int64 grows by the activations that became infinite.
+    ``weights.MatrixWeights``, stages present only. ``overflow`` [1] int64 grows by the activations that became
+    infinite.
     ValueError for ids outside the experts, unless ``mask_invalid``.
     """
 
@@ -184,7 +185,7 @@ def moe(
     mask_invalid: bool = False,
     warn_overflow: bool = True,
 ) -> torch.Tensor:
-    """Output of one MoE layer, [tokens, hidden] fp16, on the weights' device; x of any float type is cast to fp16 first.
+    """Output of one MoE layer, [tokens, hidden] fp16, on the weights' device; x of any float type is cast to fp16.
 
     ``warn_overflow`` waits for the result and warns (``GlqOverflowWarning``) when activations became infinite; the
     count stays in ``layer.overflow`` either way.
@@ -211,7 +212,7 @@ def report_overflow(count: int) -> None:
     """Warn when ``count`` activations became infinite."""
     if count:
         warnings.warn(
-            f"{count} activations are infinite in fp16 (relu² overflows from 256 on); the output holds inf or NaN there",
+            f"{count} activations are infinite in fp16 (relu² overflows from 256 on): the output holds inf or NaN",
             GlqOverflowWarning,
             stacklevel=3,
         )

@@ -152,7 +152,9 @@ def load_layer(
         if split is not None and not bool((split == split_blocks).all()):
             raise ValueError(f"{label}: split_blocks differs between experts")
         return MatrixWeights(
-            planes=[None if plane is None else _as_int16(plane, f"{label}.index{s + 1}") for s, plane in enumerate(planes)],
+            planes=[
+                None if plane is None else _as_int16(plane, f"{label}.index{s + 1}") for s, plane in enumerate(planes)
+            ],
             tables=[small if s in small_stages else big for s in (1, 2, 3, 4)],
             wscale=wscale,
             r1=factor("r1", planes[1]),

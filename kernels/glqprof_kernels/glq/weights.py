@@ -116,8 +116,9 @@ class MatrixWeights:
                 plane = self.planes[s]
                 low, high = int(plane.min()), int(plane.max())
                 if low < 0 or high >= entries:
+                    reached = low if low < 0 else high
                     raise ValueError(
-                        f"{self.name}: index plane {s + 1} reaches {low if low < 0 else high}; its codebook has {entries}"
+                        f"{self.name}: index plane {s + 1} reaches {reached}; its codebook has {entries} entries"
                     )
 
     @property
@@ -159,7 +160,7 @@ class MatrixWeights:
 
 @dataclass
 class LayerWeights:
-    """One MoE layer: ``up`` [experts, inter (or 2 × inter, gate first, for swiglu), hidden], ``down`` [.., hidden, inter].
+    """One MoE layer: ``up`` [experts, inter, hidden] (2 × inter, gate first, for swiglu), ``down`` [.., hidden, inter].
 
     ``activation``: ``relu2`` or ``swiglu``; ``limit`` clamps SwiGLU's inputs, 0 is off. ``overflow``: [1] int64 on the
     weights' device, to which every call adds the activations that became infinite from finite values.

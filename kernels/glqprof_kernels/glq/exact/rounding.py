@@ -5,8 +5,8 @@ float64 → float32 and float32 → float16; none flushes denormals. What numpy 
 
 ``fma32`` is exact by this argument. a·b has at most 48 significant bits and an exponent within [-298, 256], so it is
 exact in binary64. Let s be the binary64 sum p + c, and e = (p + c) - s its error, which Knuth's TwoSum gives exactly
-(all values are multiples of 2^-298, so nothing underflows, and nothing overflows). If e ≠ 0, the exact sum lies strictly
-between s and its neighbour in e's direction; of these two neighbours one has an odd last bit, and taking it is "rounding
+(all values are multiples of 2^-298, so nothing underflows, and nothing overflows). If e ≠ 0, the exact sum lies
+strictly between s and its neighbour in e's direction; of these two one has an odd last bit, and taking it is "rounding
 to odd". A value rounded to odd at 53 bits and then to nearest even at 24 or fewer bits is what rounding the exact value
 once gives, since 53 ≥ 24 + 2 (Boldo and Melquiond, 2008). An exact zero takes the sign that p + c gives, as in a
 fused operation, because p is exact and never an underflowed zero.

@@ -1,0 +1,106 @@
+"""The emulated kernels: the device code compiled by the host's compiler, CUDA threads as fibers."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from glqprof_kernels.glq.extension import CSRC
+from glqprof_kernels.glq.ops import ACTIVATION_CODES, VARIANT_CODES
+
+EMULATION = Path(__file__).parent / "emulation"
+FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-DGLQ_EMULATE", "-shared", "-fPIC", "-x", "c++"]
+ASCENDING, DESCENDING, SHUFFLED = 0, 1, 2
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = [
+        ("stages", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("cols", ctypes.c_int32),
+        ("split_blocks", ctypes.c_int32),
+        ("experts", ctypes.c_int64),
+        ("plane", ctypes.c_void_p * 4),
+        ("table", ctypes.c_void_p * 4),
+        ("scales", ctypes.c_void_p * 4),
+        ("sv", ctypes.c_void_p),
+        ("su", ctypes.c_void_p),
+    ]
+
+
+class EmulatedGlq:
+    """Runs the host loops and kernels of csrc on CPU tensors."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = ctypes.CDLL(str(library))
+        self.library.emulated_error.restype = ctypes.c_char_p
+        self.library.emulated_launches.restype = ctypes.c_char_p
+        self.library.emulated_plane_offset.restype = ctypes.c_int64
+        self.library.emulated_exp.restype = ctypes.c_float
+        self.library.emulated_exp.argtypes = [ctypes.c_float]
+        self.library.emulated_round_to_half.restype = ctypes.c_uint16
+        self.library.emulated_round_to_half.argtypes = [ctypes.c_float]
+
+    def moe(self, layer, x, ids, weights, variant="v3b", mask_invalid=False, order=ASCENDING):
+        """(out [tokens, hidden] fp16, infinite activations, kernels launched)."""
+        matrices = [self._matrix(m) for m in (layer.up, layer.down)]
+        out = torch.full((x.shape[0], layer.hidden), float("nan"), dtype=torch.float16)
+        overflow = ctypes.c_ulonglong(0)
+        ids, weights = ids.long().contiguous(), weights.contiguous()
+        failed = self.library.emulated_moe(
+            VARIANT_CODES[variant],
+            ctypes.byref(matrices[0]),
+            ctypes.byref(matrices[1]),
+            ACTIVATION_CODES[layer.activation],
+            ctypes.c_float(layer.limit),
+            ctypes.c_void_p(x.data_ptr()),
+            ctypes.c_int64(x.stride(0)),
+            ctypes.c_int64(x.stride(1)),
+            x.shape[0],
+            ids.shape[1],
+            ctypes.c_void_p(ids.data_ptr()),
+            ctypes.c_void_p(weights.data_ptr()),
+            int(mask_invalid),
+            ctypes.c_void_p(out.data_ptr()),
+            ctypes.byref(overflow),
+            order,
+        )
+        if failed:
+            raise ValueError(self.library.emulated_error().decode())
+        return out, overflow.value, self.library.emulated_launches().decode().split()
+
+    def input_rht(self, x: np.ndarray, sv: np.ndarray, order: int = ASCENDING) -> np.ndarray:
+        """The transform of one fp16 vector, in fp32 before its rounding."""
+        y = np.full(len(x), np.nan, dtype=np.float32)
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (x, sv, y)]
+        self.library.emulated_input_rht(*pointers, len(x), order)
+        return y
+
+    @staticmethod
+    def _matrix(weights) -> _Matrix:
+        matrix = _Matrix(weights.stages, weights.rows, weights.cols, weights.split_blocks, weights.experts)
+        for s, (plane, table, scale) in enumerate(
+            zip(weights.present_planes(), weights.present_tables(), weights.present_scales(), strict=True)
+        ):
+            matrix.plane[s], matrix.table[s], matrix.scales[s] = plane.data_ptr(), table.data_ptr(), scale.data_ptr()
+        matrix.sv, matrix.su = weights.sv.data_ptr(), weights.su.data_ptr()
+        return matrix
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGlq:
+    """The emulation, built once a session."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++: the device code cannot be compiled for emulation")
+    library = tmp_path_factory.mktemp("emulation") / "glq.so"
+    command = [compiler, *FLAGS, f"-I{EMULATION}", f"-I{CSRC}", "-o", str(library), str(EMULATION / "emulated_glq.cpp")]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return EmulatedGlq(library)
