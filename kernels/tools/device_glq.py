@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -110,6 +111,27 @@ def declared_mismatch(variant, workload, batch, found) -> list[str]:
     return wrong if found["waits"] == waits else [*wrong, f"waits: {found['waits']} instead of {waits}"]
 
 
+def measured(group, workload, variant, run, rows: int, baseline: dict[int, torch.Tensor]) -> dict[str, object]:
+    """Bits against the first variant measured, launches, waits and times of one variant."""
+    batches = [group.batch(workload, rows, 100 + index) for index in range(CALLS + 3)]
+    out = group.out(workload, batches[0])
+    out.view(torch.uint8).fill_(0xA5)
+    run(batches[0], out)
+    torch.cuda.synchronize()
+    first = baseline.setdefault(rows, out.clone())
+    found: dict[str, object] = {
+        "rows": rows,
+        "differing_share": (out.view(torch.int16) != first.view(torch.int16)).float().mean().item(),
+        "max_rel_gap": (out.double() - first.double()).abs().max().item() / first.double().abs().max().item(),
+    }
+    found |= counted(run, batches[0], out)
+    found["mismatch"] = declared_mismatch(variant, workload, batches[0], found)
+    found |= timed_eager(run, batches, out)
+    found["graph_ms"] = timed_graph(run, batches[0], out) if variant.capturable else None
+    found["bytes"] = variant.bytes_moved(workload, batches[0])
+    return found
+
+
 def main() -> int:
     """Run everything; exit 1 when a check failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -137,12 +159,9 @@ def main() -> int:
         if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
             failed.append("bit checks")
     step("recording hashes")
-    recorder = [
-        sys.executable,
-        str(ROOT / "kernels" / "tools" / "record_hashes.py"),
-        str(options.out / "gpu_hashes.json"),
-    ]
-    if subprocess.run([*recorder, "--commit", options.commit], cwd=ROOT, env=environment, check=False).returncode:
+    recorder = [sys.executable, str(ROOT / "kernels" / "tools" / "record_hashes.py")]
+    recorder += [str(options.out / "gpu_hashes.json"), "--commit", options.commit]
+    if subprocess.run(recorder, cwd=ROOT, env=environment, check=False).returncode:
         failed.append("recording")
 
     step(f"weights of {options.layers} layers")
@@ -157,36 +176,23 @@ def main() -> int:
     for variant in registry.of_group(variants.GROUP):
         if variant.dtype == "bfloat16" and options.no_bf16:
             continue
-        run = variant.build(workload)
-        torch.cuda.synchronize()
-        for rows in options.rows:
-            step(f"{variant.name}, {rows} rows")
-            batches = [group.batch(workload, rows, 100 + index) for index in range(CALLS + 3)]
-            out = group.out(workload, batches[0])
-            out.view(torch.uint8).fill_(0xA5)
-            run(batches[0], out)
-            torch.cuda.synchronize()
-            first = baseline.setdefault(rows, out.clone())
-            differ = (out.view(torch.int16) != first.view(torch.int16)).float().mean().item()
-            gap = (out.double() - first.double()).abs().max().item() / first.double().abs().max().item()
-            found: dict[str, object] = {"rows": rows, "differing_share": differ, "max_rel_gap": gap}
-            found |= counted(run, batches[0], out)
-            found["mismatch"] = declared_mismatch(variant, workload, batches[0], found)
-            found |= timed_eager(run, batches, out)
-            found["graph_ms"] = timed_graph(run, batches[0], out) if variant.capturable else None
-            found["bytes"] = variant.bytes_moved(workload, batches[0])
-            results[f"{variant.name} x{rows}"] = found
-        if variant.dtype == "bfloat16":
-            del run
-            torch.cuda.empty_cache()
-    print(
-        f"\n{'variant':18} {'wall ms':>8} {'event ms':>8} {'graph ms':>8} {'kernel ms':>9} {'launches':>8} {'waits':>6} differ"
-    )
+        step(f"building {variant.name}")
+        try:
+            run = variant.build(workload)
+            for rows in options.rows:
+                step(f"{variant.name}, {rows} rows")
+                results[f"{variant.name} x{rows}"] = measured(group, workload, variant, run, rows, baseline)
+        except Exception:  # one variant that fails must not cost the others' results
+            traceback.print_exc()
+            failed.append(variant.name)
+    failed += [f"{name}: declared wrongly" for name, r in results.items() if r["mismatch"]]
+    columns = ("wall ms", "event ms", "graph ms", "kernel ms", "launches", "waits")
+    print(f"\n{'variant':18} " + " ".join(f"{column:>9}" for column in columns) + "  differs")
     for name, r in results.items():
         graph = "-" if r["graph_ms"] is None else f"{r['graph_ms']:.3f}"
         print(
-            f"{name:18} {r['wall_ms']:8.3f} {r['event_ms']:8.3f} {graph:>8} {r['kernel_ms']:9.3f} {r['launches']:8} "
-            f"{r['waits']:6} {r['differing_share']:.2%} by up to {r['max_rel_gap']:.1e}"
+            f"{name:18} {r['wall_ms']:9.3f} {r['event_ms']:9.3f} {graph:>9} {r['kernel_ms']:9.3f} {r['launches']:9} "
+            f"{r['waits']:9}  {r['differing_share']:.2%} by up to {r['max_rel_gap']:.1e}"
         )
     for name, r in results.items():
         print(f"\n{name}: kernels (launches, ms)")

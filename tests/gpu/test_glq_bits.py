@@ -53,7 +53,7 @@ def test_random(shape: geometry.Geometry, stages: int, split_blocks: int) -> Non
     layer = factory.layer(shape, seed=stages, device="cpu", stages=stages, split_blocks=split_blocks)
     on_gpu = moved(layer, "cuda")
     workload = MoeWorkload(shape.name, 1, "cpu", [layer], shape, layer.overflow)
-    for rows in (1, 2, 4):
+    for rows in (1, 2, 4) if stages in (2, 3) else (2,):
         check(layer, on_gpu, *make_batch(workload, rows, seed=rows).per_layer[0])
 
 

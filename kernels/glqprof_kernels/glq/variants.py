@@ -245,8 +245,14 @@ def _loop_kernels(workload: MoeWorkload, batch: MoeBatch) -> Mapping[str, int]:
     return {r"(?i)indexselect|gather": 2 * batch.ids.numel(), r".*": ANY_COUNT}
 
 
+def _dense(workload: MoeWorkload) -> list[bf16.Bf16Layer]:
+    if workload.dense is None:
+        workload.dense = [bf16.dequantise(layer) for layer in workload.weights]
+    return workload.dense
+
+
 def _build_grouped(workload: MoeWorkload) -> Run:
-    layers = [bf16.dequantise(layer) for layer in workload.weights]
+    layers = _dense(workload)
     if torch.device(workload.device).type != "cuda":
         return _run_each(layers, bf16.run_plain)
     product = bf16.grouped_mm()
@@ -258,7 +264,7 @@ def _build_grouped(workload: MoeWorkload) -> Run:
 
 
 def _build_loop(workload: MoeWorkload) -> Run:
-    return _run_each([bf16.dequantise(layer) for layer in workload.weights], bf16.run_loop)
+    return _run_each(_dense(workload), bf16.run_loop)
 
 
 def _run_each(layers: list[bf16.Bf16Layer], compute: Callable[..., torch.Tensor]) -> Run:

@@ -10,6 +10,7 @@ import torch
 
 from .. import geometry as geometries
 from . import factory
+from .bf16 import Bf16Layer
 from .weights import LayerWeights
 
 OPTIONS = {"stages": "mixed", "split_blocks": 64}
@@ -26,6 +27,8 @@ class MoeWorkload:
     weights: list[LayerWeights]
     shape: geometries.Geometry
     overflow: torch.Tensor
+    dense: list[Bf16Layer] | None = None
+    """The experts in bf16, made when a bf16 variant first needs them."""
 
     def overflow_count(self) -> int:
         """Activations that became infinite from finite values in all calls so far (waits for the GPU)."""
