@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 
-from glqprof.analysis.host_state import HostTimeline
+from glqprof.analysis.host_state import HostTimeline, exact_sums
 from glqprof.analysis.work import GpuWork
 from glqprof.traces.schema.trace import Trace
 
@@ -101,8 +102,8 @@ def find_gaps(work: GpuWork, start_ns: int, end_ns: int) -> Gaps:
     begins, ends = np.maximum(begins, start_ns), np.minimum(ends, end_ns)
     slot = np.flatnonzero(ends > begins)
     holder = _holder_of_reach(work.end, reach)
-    before = np.where(slot > 0, holder[np.maximum(slot - 1, 0)], -1)
-    after = np.where(slot < count, slot, -1)
+    before = np.where(slot > 0, holder[np.maximum(slot - 1, 0)], -1).astype(np.int32)
+    after = np.where(slot < count, slot, -1).astype(np.int32)
     return Gaps(begins[slot], ends[slot], before, after)
 
 
@@ -123,19 +124,12 @@ def _busy_rows(work: GpuWork, bucket: Array, names: list[str], start_ns: int, en
     opens[1:] = start[1:] >= reach[:-1]
     group = np.cumsum(opens) - 1
     alone = (np.bincount(group) == 1)[group]
-    exact = {code: Fraction(int(ns)) for code, ns in enumerate(_sums(bucket[alone], (end - start)[alone], len(names)))}
+    exact = {code: Fraction(int(ns)) for code, ns in enumerate(exact_sums(bucket[alone], (end - start)[alone], len(names)))}
     shared = np.flatnonzero(~alone)
     if len(shared):
         for code, share in _shared_time(start[shared], end[shared], bucket[shared], len(names)).items():
             exact[code] += share
     return {names[code]: ns for code, ns in _round_largest_remainder(exact).items() if ns}
-
-
-def _sums(key: Array, values: Array, count: int) -> Array:
-    """Exact integer sums per key: float64 weights would round above 2^53 in one bin, so halves are summed apart."""
-    low = np.bincount(key, weights=(values & 0xFFFFF).astype(np.float64), minlength=count)
-    high = np.bincount(key, weights=(values >> 20).astype(np.float64), minlength=count)
-    return low.astype(np.int64) + (high.astype(np.int64) << 20)
 
 
 def _shared_time(start: Array, end: Array, bucket: Array, buckets: int) -> dict[int, Fraction]:
@@ -152,7 +146,7 @@ def _shared_time(start: Array, end: Array, bucket: Array, buckets: int) -> dict[
             continue
         until = np.zeros(len(times) + 1, np.int64)
         np.cumsum(np.where(running == k, length, 0), out=until[1:])
-        for code, ns in enumerate(_sums(bucket, until[last] - until[first], buckets)):
+        for code, ns in enumerate(exact_sums(bucket, until[last] - until[first], buckets)):
             shares[code] += Fraction(int(ns), k)
     return shares
 
@@ -187,11 +181,12 @@ def _idle_rows(
     rows[LAUNCH_LATENCY] = int((end - host_end).sum())
     process, thread = trace.api["process"].to_numpy()[api_row], trace.api["thread"].to_numpy()[api_row]
     waiting = host_end > start
-    pairs = {(int(p), int(t)) for p, t in zip(*np.unique(np.stack([process, thread]), axis=1), strict=True)}
-    for pid, tid in sorted(pairs):
-        mine = waiting & (process == pid) & (thread == tid)
+    callers = process.astype(np.int64) << 32 | thread
+    for caller in np.sort(pd.unique(callers)).tolist():
+        pid, tid = caller >> 32, caller & 0xFFFFFFFF
+        mine = waiting & (callers == caller)
         for state, spent in timeline_of(pid, tid).spent(start[mine], host_end[mine]).items():
-            rows[state] += int(spent.sum())
+            rows[state] += spent
     return {row: ns for row, ns in rows.items() if ns}
 
 

@@ -17,7 +17,9 @@ YES, PARTLY, NO = "yes", "partly", "no"
 NODE_TRACE = "capture with --cuda-graph-trace=node"
 # Losing this share of records or joins does not change an answer.
 NEGLIGIBLE = 0.01
-_DROPPED = re.compile(r"(?<!\b0 )(?:\bevents? (?:were |was |have been )?(?:dropped|lost)|\bdropped (?!0\b)\d*)", re.IGNORECASE)
+_DROPPED = re.compile(
+    r"(?<!\b0 )(?:\bevents? (?:were |was |have been )?(?:dropped|lost)|\bdropped (?!0\b)\d*)", re.IGNORECASE
+)
 # cudaErrorNotReady answers a query, the peer-access ones repeat a setting: programs expect them.
 _HARMLESS = {600, 704, 705}
 # The context is lost: nothing that the GPU did afterwards can be right.
@@ -100,7 +102,9 @@ def _gpu_idle(dropped: str, hidden: int, untimed: int, opaque: int) -> Answer:
     if hidden or untimed:
         return Answer(NO, f"{hidden + untimed} graph launches ran untimed: idle time may be work", NODE_TRACE)
     if opaque:
-        return Answer(PARTLY, f"{opaque} graph launches are timed as a whole; idle time inside them shows as busy", NODE_TRACE)
+        return Answer(
+            PARTLY, f"{opaque} graph launches are timed as a whole; idle time inside them shows as busy", NODE_TRACE
+        )
     return Answer(YES, "every activity is timed")
 
 
@@ -130,13 +134,17 @@ def _layers(prepared: Prepared, opaque: int) -> Answer:
     lost = graph_ids[prepared.work.row[from_graph]] >= 0
     lost &= prepared.attribution.layer[from_graph] < 0
     if lost.any():
-        return Answer(PARTLY, f"{text}; {int(lost.sum()):,} graph kernels lead to no range", "capture the graph's creation too")
+        return Answer(
+            PARTLY, f"{text}; {int(lost.sum()):,} graph kernels lead to no range", "capture the graph's creation too"
+        )
     return Answer(YES, text)
 
 
 def _wall_time(prepared: Prepared, untraced: Untraced | None) -> Answer:
     if untraced is not None:
-        return Answer(YES, f"untraced run in the manifest: {untraced.ms_per_token:.2f} ms a token ({untraced.statistic})")
+        return Answer(
+            YES, f"untraced run in the manifest: {untraced.ms_per_token:.2f} ms a token ({untraced.statistic})"
+        )
     fix = "add an untraced run (glqprof capture makes one)"
     if not len(prepared.window.steps):
         return Answer(PARTLY, "traced span only, no decode_token ranges, and tracing inflates", fix)

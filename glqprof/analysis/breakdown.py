@@ -248,16 +248,12 @@ def _verdict(devices: list[DeviceTime]) -> tuple[str | None, str]:
     return "mixed", "gpu-busy-between-50-and-90-pct"
 
 
-def _warnings(
-    prepared: Prepared, manifest: Manifest | None, unattributed: float, inflation: float | None
-) -> list[str]:
+def _warnings(prepared: Prepared, manifest: Manifest | None, unattributed: float, inflation: float | None) -> list[str]:
     found = list(prepared.trace.warnings) + (list(manifest.warnings) if manifest else [])
     if prepared.window.note:
         found.append(prepared.window.note)
     if unattributed > 0.02:
         found.append(f"{unattributed:.1%} of GPU time matches no bucket rule; add rules with --buckets")
     if inflation and inflation > 1.1:
-        found.append(
-            f"tracing inflated the run {inflation:.2f}x: host rows are trustworthy in kind, not in size"
-        )
+        found.append(f"tracing inflated the run {inflation:.2f}x: host rows are trustworthy in kind, not in size")
     return found

@@ -51,7 +51,7 @@ def _host_between(prepared: Prepared, api_row: int, start: int, end: int, *, is_
     process, thread = int(api["process"].iloc[api_row]), int(api["thread"].iloc[api_row])
     returned = end if is_last else min(max(int(api["end_ns"].iloc[api_row]), start), end)
     timeline = prepared.timeline_of(process, thread)
-    spent = {s: int(ns[0]) for s, ns in timeline.spent(np.array([start]), np.array([returned])).items()}
+    spent = timeline.spent(np.array([start]), np.array([returned]))
     spent[LAUNCH_LATENCY] = end - returned
     state = max(spent, key=lambda s: spent[s])
     starts, ends = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()

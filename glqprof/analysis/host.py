@@ -65,8 +65,9 @@ def _idle_during(prepared: Prepared, rows: Array) -> int:
     process = api["process"].to_numpy()[rows]
     total = 0
     for pid in np.unique(process).tolist():
-        own = work.take(work.process == pid)
-        own = own.take(np.argsort(own.start, kind="stable"))  # several GPUs of one process: idle when all are
+        own = work if (work.process == pid).all() else work.take(work.process == pid)
+        if len(own) and own.device[0] != own.device[-1]:  # several GPUs of one process: idle when all are
+            own = own.take(np.argsort(own.start, kind="stable"))
         until = idle_until(find_gaps(own, window.start_ns, window.end_ns))
         mine = rows[process == pid]
         begin = np.clip(api["start_ns"].to_numpy()[mine], window.start_ns, window.end_ns)

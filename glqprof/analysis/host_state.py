@@ -33,11 +33,14 @@ class HostTimeline:
             states.append(kinds)
         if not starts:
             starts, ends, states = [np.zeros(0, np.int64)] * 1, [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
-        one = len(starts) == 1
-        start, end, kind = (x[0] if one else np.concatenate(x) for x in (starts, ends, states))
+        one = sum(len(s) > 0 for s in starts) == 1
+        longest = max(range(len(starts)), key=lambda i: len(starts[i]))
+        start, end, kind = (x[longest] if one else np.concatenate(x) for x in (starts, ends, states))
+        del starts, ends, states  # a large capture holds millions of calls: keep one copy
         nesting = nest(start, end)
         times = nesting.times
-        state = np.where(nesting.owner >= 0, kind[nesting.owner], _CODE).astype(np.int8) if len(kind) else np.zeros(0, np.int8)
+        state = kind[nesting.owner] if len(kind) else np.zeros(0, np.int8)
+        state[nesting.owner < 0] = _CODE
         if len(trace.os_calls):
             rows = _of_thread(
                 trace.os_calls["process"].to_numpy(), trace.os_calls["thread"].to_numpy(), process, thread
@@ -46,31 +49,35 @@ class HostTimeline:
             times, state = _fill_waits(times, state, waits)
         self.times, self.state = times, state
 
-    def spent(self, begin: Array, end: Array) -> dict[str, Array]:
-        """Nanoseconds in each state over each span [begin, end): one int64 array per state that occurs."""
-        if len(self.times) == 0:
-            return {"host-code": end - begin}
+    def spent(self, begin: Array, end: Array) -> dict[str, int]:
+        """Nanoseconds in each state, summed over the spans [begin, end); only states that occur, host-code always."""
+        total = int((end - begin).sum())
+        if len(self.times) == 0 or len(begin) == 0:
+            return {"host-code": total}
         first = np.searchsorted(self.times, begin, "right") - 1
         last = np.searchsorted(self.times, end, "right") - 1
-        length = np.diff(self.times, append=self.times[-1])
-        rest = end - begin
-        result: dict[str, Array] = {}
-        for code in np.unique(self.state).tolist():
-            if code == _CODE:
-                continue
-            mine = self.state == code
-            total = np.zeros(len(self.times) + 1, np.int64)
-            np.cumsum(np.where(mine, length, 0), out=total[1:])
-            spent = self._until(end, last, mine, total) - self._until(begin, first, mine, total)
-            result[STATES[code]] = spent
-            rest = rest - spent
-        result["host-code"] = rest  # nothing recorded: Python, the framework
+        # How many spans run through the start of each segment, from which they cover it whole; what lies before a
+        # span's begin and after its end in its own two segments is mended below.
+        covered = np.bincount(first + 1, minlength=len(self.times) + 1)[: len(self.times) + 1]
+        covered -= np.bincount(last + 1, minlength=len(self.times) + 1)
+        np.cumsum(covered, out=covered)
+        whole = np.flatnonzero(covered[1:-1])
+        length = (self.times[whole + 1] - self.times[whole]) * covered[1 + whole]
+        ns = exact_sums(self.state[whole], length, len(STATES))
+        for at, instant, sign in ((last, end, 1), (first, begin, -1)):
+            inside = at >= 0
+            at = at[inside]
+            ns += sign * exact_sums(self.state[at], instant[inside] - self.times[at], len(STATES))
+        result = {STATES[code]: int(ns[code]) for code in range(_CODE) if ns[code]}
+        result["host-code"] = total - sum(result.values())  # nothing recorded: Python, the framework
         return result
 
-    def _until(self, instant: Array, at: Array, mine: Array, total: Array) -> Array:
-        safe = np.maximum(at, 0)
-        inside = np.where(mine[safe], instant - self.times[safe], 0)
-        return np.where(at >= 0, total[safe] + inside, 0)
+
+def exact_sums(key: Array, values: Array, count: int) -> Array:
+    """Integer sums of non-negative values per key: float64 weights round above 2^53, so two halves are summed apart."""
+    low = np.bincount(key, weights=(values & 0xFFFFF).astype(np.float64), minlength=count)
+    high = np.bincount(key, weights=(values >> 20).astype(np.float64), minlength=count)
+    return low.astype(np.int64) + (high.astype(np.int64) << 20)
 
 
 def _of_thread(process: Array, thread: Array, wanted_process: int, wanted_thread: int) -> Array | slice:

@@ -17,7 +17,7 @@ Array = np.ndarray
 class Nesting:
     """A piecewise-constant owner of time.
 
-    ``times``: ascending int64 boundaries; ``owner``: index of the innermost interval open from ``times[i]`` on, -1 for
+    ``times``: ascending int64 boundaries; ``owner`` (int32): index of the innermost interval open from ``times[i]`` on, -1 for
     none (where boundaries coincide the last one counts). ``parent``: per interval, the innermost other interval that
     encloses it, -1 for none.
     """
@@ -29,7 +29,7 @@ class Nesting:
     def at(self, instants: Array) -> Array:
         """Index of the innermost interval open at each instant (start inclusive, end exclusive), -1 for none."""
         if len(self.times) == 0:
-            return np.full(len(instants), -1, np.int64)
+            return np.full(len(instants), -1, np.int32)
         position = np.searchsorted(self.times, instants, "right") - 1
         return np.where(position >= 0, self.owner[position], -1)
 
@@ -40,26 +40,24 @@ def nest(start: Array, end: Array) -> Nesting:
     Innermost is the open interval that started last; of those that started together, the shorter one.
     """
     count = len(start)
-    parent = np.full(count, -1, np.int64)
-    real = np.flatnonzero(end > start)
-    ascending = len(real) == count and bool(np.all(start[1:] > start[:-1]))
-    order = real if ascending else real[np.lexsort((-end[real], start[real]))]
-    s, e = start[order], end[order]
+    parent = np.full(count, -1, np.int32)
+    order = _order(start, end)
+    s, e = (start, end) if len(order) == count and _ascending(start) else (start[order], end[order])
     if len(order) == 0:
-        return Nesting(np.zeros(0, np.int64), np.zeros(0, np.int64), parent)
+        return Nesting(np.zeros(0, np.int64), np.zeros(0, np.int32), parent)
+    times = np.empty(2 * len(order), np.int64)
+    owner = np.full(2 * len(order), -1, np.int32)
+    times[0::2], times[1::2] = s, e
+    owner[0::2] = order
     reach = np.maximum.accumulate(e)
     opens_group = np.ones(len(order), bool)
     opens_group[1:] = s[1:] >= reach[:-1]
-    group = np.cumsum(opens_group) - 1
-    alone = np.bincount(group) == 1
-    single = alone[group]
-    times = np.empty(2 * len(order), np.int64)
-    owner = np.full(2 * len(order), -1, np.int64)
-    times[0::2], times[1::2] = s, e
-    owner[0::2] = order
-    if not single.all():
-        nested = np.flatnonzero(~single)
-        block_times, block_owner, block_parent = _nest_groups(s[nested], e[nested], group[nested])
+    if not opens_group.all():
+        # An interval is alone when it opens a group and so does the next one.
+        alone = opens_group & np.append(opens_group[1:], True)
+        nested = np.flatnonzero(~alone)
+        group = np.cumsum(opens_group[nested])
+        block_times, block_owner, block_parent = _nest_groups(s[nested], e[nested], group)
         local = order[nested]
         parent[local] = np.where(block_parent >= 0, local[block_parent], -1)
         # A group of n intervals has 2n boundaries, and its members are adjacent: they fit where they stood.
@@ -71,6 +69,23 @@ def nest(start: Array, end: Array) -> Nesting:
     if len(empty):
         parent[empty] = nesting.at(start[empty])
     return nesting
+
+
+def _ascending(values: Array) -> bool:
+    return bool(np.all(values[1:] > values[:-1]))
+
+
+def _order(start: Array, end: Array) -> Array:
+    """Indices (int32) of the intervals that have a length, by start; of those that start together the longest first."""
+    real = np.flatnonzero(end > start).astype(np.int32)
+    if _ascending(start):
+        return real
+    # Records of a thread come nearly sorted, which a stable sort uses; ties in start are rare.
+    by_start = real[np.argsort(start[real], kind="stable")]
+    s = start[by_start]
+    if _ascending(s):
+        return by_start
+    return real[np.lexsort((-end[real], start[real]))]
 
 
 def _nest_groups(s: Array, e: Array, group: Array) -> tuple[Array, Array, Array]:

@@ -97,6 +97,19 @@ class CudaDevice:
             self._sum = torch.empty((), dtype=torch.float32, device="cuda")
         torch.sum(self._flush, dim=0, out=self._sum)
 
+    def seconds_after(self, before: Sequence[Call], call: Call) -> float:
+        """Time ``call`` between two events; ``before`` should keep the GPU busy until the host has enqueued it."""
+        torch = self._torch
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        for item in before:
+            item()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
     def copy_gb_s(self) -> float | None:
         """Return the fastest of 30 copies of 1 GiB of random bytes, read + written, in GB/s."""
         torch = self._torch

@@ -67,6 +67,10 @@ class Device(Protocol):
         """Enqueue a read of more than three times the L2."""
         ...
 
+    def seconds_after(self, before: Sequence[Call], call: Call) -> float:
+        """Enqueue ``before`` and then ``call``; return the seconds that the device spent on ``call``."""
+        ...
+
     def copy_gb_s(self) -> float | None:
         """Measure the device-to-device copy rate in GB/s, bytes read + written; None where that bounds nothing."""
         ...
@@ -107,6 +111,14 @@ class CpuDevice:
 
     def flush_l2(self) -> None:
         """Do nothing: see ``l2_bytes``."""
+
+    def seconds_after(self, before: Sequence[Call], call: Call) -> float:
+        """Run everything at once and return the time of ``call``."""
+        for item in before:
+            item()
+        start = self.now()
+        call()
+        return self.now() - start
 
     def copy_gb_s(self) -> float | None:
         """Return None: small CPU workloads live in cache, which no copy rate bounds."""

@@ -37,7 +37,7 @@ UNPROFILED = "unprofiled"
 WARM = "warm"
 
 ERRORS: dict[str, str] = {
-    WARM_L2: "the rotated calls run faster than the same calls after the L2 was emptied",
+    WARM_L2: "a call after a full rotation of the inputs runs as fast as right after itself, not as from memory",
     OUTPUT_CACHE: "a timed call returned the bytes that it had returned for other inputs",
     INPUTS_REPEATED: "the group handed out the same inputs for two blocks that ought to be fresh",
     INPUT_MODIFIED: "a timed call changed its inputs",

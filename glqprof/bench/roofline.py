@@ -38,9 +38,12 @@ def rate_gb_s(call_bytes: int, microseconds: float) -> float:
     return call_bytes / microseconds * 1e-3
 
 
-def warm_l2(rotated_us: float, flushed_us: float) -> bool:
-    """Whether calls on rotated inputs run so much faster than after emptying the L2 that they must have found it warm.
+def warm_l2(rotated_us: float, cold_us: float, warm_us: float) -> bool:
+    """Whether a call after a full rotation of the inputs runs as if its data were still in the L2.
 
-    Allowed are 15 % and 2 µs: emptying the cache also evicts what a decode keeps there for good reasons (code, tables).
+    The three times are of the same call: after a rotation, after emptying the L2, and right after itself. It is warm
+    when the cache matters at all (15 %) and the rotated time is nearer to the warm one than to the cold one, by more
+    than the microsecond that emptying costs anybody: it also evicts code and tables, which a decode rightly keeps.
     """
-    return rotated_us < 0.85 * flushed_us - 2.0
+    matters = cold_us > 1.15 * warm_us
+    return matters and rotated_us < (warm_us + cold_us) / 2 and cold_us - rotated_us > 1.0

@@ -43,8 +43,7 @@ Kind = Literal["eager", "graph"]
 
 DRIFT_PCT = 2.0
 """A drift below this is not worth a line; above it and above the noise floor it is named."""
-FLUSHED_CALLS = 16
-FLUSHED_REPEATS = 5
+COLD_REPEATS = 9
 
 
 @dataclass
@@ -157,7 +156,7 @@ class RowBench:
         self._drift(kind, name, quads)
         setattr(self._times[name], kind, timing)
         if kind == "graph":
-            self._check_graph(b, calls, side_b.launch, timing)
+            self._check_graph(b, calls, side_b.launch)
 
     def _timing(self, kind: Kind, a: Judged, b: Judged, quads: Quads, calls: int) -> Timing:
         baseline = b.subject.name == self.plan.baseline.name
@@ -199,26 +198,27 @@ class RowBench:
             detail = f"{self.rows} rows, {kind}, beside {name}: the baseline's own blocks got {abs(drift):.1f} % {way}"
             self.warnings.add(DRIFT, detail)
 
-    def _check_graph(self, judged: Judged, calls: CallSet, replay: Call, timing: Timing) -> None:
+    def _check_graph(self, judged: Judged, calls: CallSet, replay: Call) -> None:
         try:
             if self.device.l2_bytes and not self.plan.warm:
-                self._cold_check(judged, calls, timing)
+                self._cold_check(judged, calls)
             count_launches(self.device, judged, calls, replay, self.warnings)
         except Exception as error:  # the variant's declarations are foreign code too
             judged.fail(f"graph checks: {one_line(error)}")
 
-    def _cold_check(self, judged: Judged, calls: CallSet, timing: Timing) -> None:
-        """Time the same calls with the L2 emptied before each, inside a graph, less the emptying itself."""
-        count = min(FLUSHED_CALLS, len(calls.outs))
-        runs = self._run_calls(judged, calls)[:count]
-        with_calls = [item for run in runs for item in (self.device.flush_l2, run)]
-        flushed = self.device.capture(with_calls)
-        flushes = self.device.capture([self.device.flush_l2] * count)
-        both = median(self._seconds(flushed) for _ in range(FLUSHED_REPEATS))
-        alone = median(self._seconds(flushes) for _ in range(FLUSHED_REPEATS))
-        cold_us = 1e6 * (both - alone) / count
-        if warm_l2(timing.median_us, cold_us):
-            detail = f"{timing.median_us:.1f} µs on rotated inputs, {cold_us:.1f} µs after emptying the L2"
+    def _cold_check(self, judged: Judged, calls: CallSet) -> None:
+        """Time one captured call after a rotation, after emptying the L2, and right after itself."""
+        device = self.device
+        runs = self._run_calls(judged, calls)
+        rotation, call = device.capture(runs[: len(self.workloads)]), device.capture(runs[:1])
+
+        def typical_us(*before: Call) -> float:
+            times = [device.seconds_after([device.flush_l2, *before], call) for _ in range(COLD_REPEATS)]
+            return 1e6 * median(times)
+
+        rotated, cold, warm = typical_us(rotation), typical_us(), typical_us(call)
+        if warm_l2(rotated, cold, warm):
+            detail = f"{rotated:.1f} µs after a rotation, {cold:.1f} µs with the L2 emptied, {warm:.1f} µs right again"
             judged.findings.add(WARM_L2, detail)
 
     # --- pieces -----------------------------------------------------------------------------------------------------

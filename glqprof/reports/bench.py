@@ -35,9 +35,7 @@ def print_bench(result: BenchResult, console: Console) -> None:
     for table in [*timing_tables(result), check_table(result)]:
         _print_table(table, console)
     for who, what in findings(result):
-        style = "yellow" if who == "warning" else "red"
-        console.print(f"[{style}]{who}[/]: ", end="")
-        console.print(what, markup=False, highlight=False)
+        _print_note(who, what, console)
     for line in facts(result):
         console.print(line, style="dim", markup=False, highlight=False)
 
@@ -49,8 +47,14 @@ def print_kernels(listing: KernelList, console: Console) -> None:
     for name, summary in kernel_summaries(listing):
         console.print(f"{name}: {summary}", markup=False, highlight=False)
     for problem in listing.problems:
-        console.print("[yellow]warning[/]: ", end="")
-        console.print(problem, markup=False, highlight=False)
+        _print_note("warning", problem, console)
+
+
+def _print_note(who: str, what: str, console: Console) -> None:
+    from rich.text import Text
+
+    # One Text: printed in two pieces, the second would be wrapped as if it began at the left margin.
+    console.print(Text.assemble((who, "yellow" if who == "warning" else "red"), f": {what}"))
 
 
 def _print_table(table: TextTable, console: Console) -> None:

@@ -175,9 +175,10 @@ def kernel_summaries(listing: KernelList) -> list[tuple[str, str]]:
 
 def number(value: float) -> str:
     """Return a number with three significant digits, or all of its integer digits."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+    for digits, limit in ((0, 99.95), (1, 9.995), (2, 0.9995)):  # where rounding reaches the next power of ten
+        if value >= limit:
+            return f"{value:.{digits}f}"
+    return f"{value:.3g}"
 
 
 def _or_dash(value: float | int | None, form: str) -> str:

@@ -104,7 +104,9 @@ def _unpacked(path: Path, head: bytes) -> Iterator[Path]:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(path, f"is a damaged gzip file ({error}); copy it again") from None
         except OSError as error:
-            raise InputError(path, f"cannot be unpacked into {folder} ({error.strerror}); free space or set TMPDIR") from None
+            raise InputError(
+                path, f"cannot be unpacked into {folder} ({error.strerror}); free space or set TMPDIR"
+            ) from None
         yield plain
 
 
@@ -114,3 +116,12 @@ def _why_unknown(path: Path, head: bytes) -> str:
     if path.name.endswith(".qdstrm"):
         return "is an unprocessed nsys stream; import it with nsys (QdstrmImporter), then give the .nsys-rep"
     return "is no nsys export (SQLite), .nsys-rep or Chrome trace (JSON); export it with `nsys export --type sqlite`"
+
+
+def bundled_capture(name: str) -> Path:
+    """The folder of a capture that comes with the package; raises InputError when this install lacks it."""
+    package = Path(__file__).resolve().parents[1]
+    for root in (package / "data" / "captures", package.parent / "captures"):
+        if (root / name / MANIFEST_NAME).exists():
+            return root / name
+    raise InputError(name, "is not bundled with this install; clone the repository or reinstall glqprof")

@@ -42,11 +42,30 @@ HOST = {
     "start_ns": Column(("start",)),
     "end_ns": Column(("end",)),
     "global_tid": Column(("globalTid",), np.int64, -1),
-    "name_id": Column(("nameId",), np.int64, -1),
+    "name_id": Column(("nameId",), np.int32, -1),
 }
 # CUPTI's own numbers, for exports from before the ENUM tables (schema 3.0).
-COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-MEMORY_KINDS = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed", 6: "Device Static", 7: "Managed Static"}
+COPY_KINDS = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
+MEMORY_KINDS = {
+    1: "Pageable",
+    2: "Pinned",
+    3: "Device",
+    4: "Array",
+    5: "Managed",
+    6: "Device Static",
+    7: "Managed Static",
+}
 SEVERITIES = {1: "info", 2: "warning", 3: "error", 4: "error"}
 NVTX_RANGES = (59, 60, 70, 71)
 NVTX_START_END = (60, 71)
@@ -67,7 +86,7 @@ def read_nsys_sqlite(path: Path, *, shown_as: Path | None = None, launch_config:
     strings = dict(file.rows('SELECT id, value FROM "StringIds"')) if file.has("StringIds") else {}
     devices = _DeviceMap(file)
     kernel_columns = ACTIVITY | {
-        "name_id": Column(("demangledName", "shortName"), np.int64, -1),
+        "name_id": Column(("demangledName", "shortName"), np.int32, -1),
         "graph_node_id": Column(("graphNodeId",), np.int64, -1),
     }
     api = _api(file, strings)
@@ -270,7 +289,9 @@ def _overheads(file: SqliteFile, strings: dict[int, str]) -> dict[str, Any]:
     parts = [p for p in parts if len(p["start_ns"])]
     if len(parts) != 2:
         return parts[0] if parts else {}
-    merged: dict[str, Any] = {c: np.concatenate([p[c] for p in parts]) for c in ("start_ns", "end_ns", "process", "thread")}
+    merged: dict[str, Any] = {
+        c: np.concatenate([p[c] for p in parts]) for c in ("start_ns", "end_ns", "process", "thread")
+    }
     merged["name"] = pd.api.types.union_categoricals([p["name"] for p in parts])
     return merged
 
@@ -325,7 +346,9 @@ def _range_names(text: pa.DictionaryArray, text_id: np.ndarray, strings: dict[in
     use_registered = empty[codes] & (text_id >= 0) if len(codes) else np.zeros(0, bool)
     merged = inline_code[codes] if len(codes) else np.zeros(0, np.int64)
     merged[use_registered] = registered_code[registered.codes[use_registered]]
-    return pd.Categorical.from_codes(merged, categories=pd.Index(list(categories), dtype=object)).remove_unused_categories()
+    return pd.Categorical.from_codes(
+        merged, categories=pd.Index(list(categories), dtype=object)
+    ).remove_unused_categories()
 
 
 def _last_ns(frames: dict[str, dict[str, Any]]) -> int:

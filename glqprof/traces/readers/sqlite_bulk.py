@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from glqprof.errors import InputError
 
-CHUNK_ROWS = 1_000_000
+CHUNK_ROWS = 262_144
 # Rows of one Arrow batch: the driver's default of 1,024 makes the batches' own cost show.
 BATCH_ROWS = "65536"
 
@@ -119,7 +119,8 @@ class SqliteFile:
         selected = {key: sql for key, sql in wanted.items() if sql is not None}
         chunks: list[dict[str, np.ndarray | pa.Array]] = []
         if present and selected:
-            ((low, high),) = self.rows(f'SELECT min(rowid), max(rowid) FROM "{table}"')
+            # Two subqueries: SQLite scans the whole table for min and max in one.
+            ((low, high),) = self.rows(f'SELECT (SELECT min(rowid) FROM "{table}"), (SELECT max(rowid) FROM "{table}")')
             if low is not None:
                 starts = range(low, high + 1, CHUNK_ROWS)
                 queries = [

@@ -216,12 +216,14 @@ def _streams_of(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _processes_of(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    pairs = [
-        frames[f][["process", "thread"]].drop_duplicates() for f in ("api", "ranges", "os_calls") if len(frames[f])
+    keys = [
+        pd.unique(frames[f]["process"].to_numpy().astype(np.int64) << 32 | frames[f]["thread"].to_numpy())
+        for f in ("api", "ranges", "os_calls")
+        if len(frames[f])
     ]
-    if not pairs:
+    if not keys:
         gpu = [frames[f]["process"].drop_duplicates() for f in ("kernels", "copies") if len(frames[f])]
         pids = pd.concat(gpu).drop_duplicates().to_numpy() if gpu else []
         return _frame("processes", {"process": pids, "threads": np.zeros(len(pids), np.int64)})
-    threads = pd.concat(pairs).drop_duplicates().groupby("process").size()
-    return _frame("processes", {"process": threads.index.to_numpy(), "threads": threads.to_numpy()})
+    process, threads = np.unique(pd.unique(np.concatenate(keys)) >> 32, return_counts=True)
+    return _frame("processes", {"process": process, "threads": threads})

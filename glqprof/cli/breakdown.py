@@ -1,0 +1,105 @@
+"""``glqprof breakdown``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glqprof.cli.options import (
+    BucketsOption,
+    DeviceOption,
+    FigureOption,
+    Format,
+    FormatOption,
+    ProcessOption,
+    StreamOption,
+    TopOption,
+    WindowOption,
+    print_document,
+)
+
+
+class View(StrEnum):
+    """Which table to show."""
+
+    summary = "summary"
+    account = "account"
+    buckets = "buckets"
+    kernels = "kernels"
+    layers = "layers"
+    tokens = "tokens"
+    gaps = "gaps"
+    latency = "latency"
+    savings = "savings"
+    apis = "apis"
+
+
+def breakdown(
+    capture: Annotated[Path, typer.Argument(help="A capture folder, .sqlite[.gz], .nsys-rep or Chrome trace.")],
+    window: WindowOption = None,
+    device: DeviceOption = None,
+    process: ProcessOption = None,
+    stream: StreamOption = None,
+    buckets: BucketsOption = None,
+    view: Annotated[View, typer.Option(help="One table in full instead of the summary.")] = View.summary,
+    top: TopOption = 12,
+    form: FormatOption = Format.table,
+    figure: FigureOption = None,
+    timeline: Annotated[Path | None, typer.Option(help="Also draw one step: GPU streams over host threads.")] = None,
+    step: Annotated[str | None, typer.Option(help="The step that --timeline draws; default the median one.")] = None,
+) -> None:
+    """Say where every millisecond of a capture's wall time went.
+
+    Example: glqprof breakdown captures/h200-cascade2-30b-glq-v0.2.12
+
+    The closed account gives every nanosecond of the window to one row: GPU work by bucket, or why the GPU was idle.
+    """
+    import glqprof
+    from glqprof.reports.breakdown_document import account_table, breakdown_document
+    from glqprof.reports.breakdown_json import breakdown_json
+    from glqprof.reports.document import Table
+    from glqprof.traces.schema.buckets import load_bucket_rules
+
+    rules = load_bucket_rules(buckets)
+    result = glqprof.breakdown(
+        glqprof.load(capture, launch_config=False),
+        window=window,
+        device=device,
+        process=process,
+        stream=stream,
+        buckets=rules,
+    )
+    if figure or timeline:
+        from glqprof.reports.figures import account_figure, timeline_figure
+
+        if figure:
+            account_figure([result], figure)
+        if timeline:
+            timeline_figure(result, timeline, step)
+    json_object = breakdown_json(result, top) if form is Format.json else None
+    if form is Format.json:
+        from glqprof.reports.document import Document
+
+        document = Document(result.name)
+        csv_table = None
+    else:
+        document = breakdown_document(result, view.value, top)
+        tables = [part for part in document.parts if isinstance(part, Table)]
+        if view is View.summary:
+            tables = [account_table(result, d) for d in result.devices if d.account]
+        csv_table = _with_device(tables, [d.device for d in result.devices])
+    print_document(document, form, json_object=json_object, csv_table=csv_table)
+
+
+def _with_device(tables: list, devices: list[int]):  # type: ignore[no-untyped-def,type-arg]
+    """One CSV table of several GPUs' tables, with the GPU in its first column where there is more than one."""
+    from glqprof.reports.document import Column, Table
+
+    if len(tables) < 2:
+        return tables[0] if tables else None
+    columns = [Column("GPU", "device"), *tables[0].columns]
+    rows = [[device, *row] for device, table in zip(devices, tables, strict=True) for row in table.rows]
+    return Table("all", columns, rows)

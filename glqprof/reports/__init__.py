@@ -1,0 +1,1 @@
+"""Render analysis results: terminal, Markdown, JSON, CSV, figures."""

@@ -1,0 +1,56 @@
+"""Comparisons as the JSON contract ``glqprof.compare/1`` (schema in data/schemas/compare-1.schema.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glqprof.analysis.compare import Comparison, Pair
+
+SCHEMA = "glqprof.compare/1"
+
+
+def compare_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """The contract's object. Rows are per token where both sides know tokens, else over the whole windows."""
+    return {
+        "schema": SCHEMA,
+        "base": comparisons[0].base.name,
+        "candidates": [_candidate(c) for c in comparisons],
+    }
+
+
+def _candidate(c: Comparison) -> dict[str, Any]:
+    return {
+        "name": c.cand.name,
+        "wall_ms_per_token": {**_pair(c.wall), "ratio": c.wall.ratio},
+        "rows": [
+            {
+                "row": str(r.row),
+                "kind": str(r.kind),
+                "base_ms_per_token": r.base_ms,
+                "cand_ms_per_token": r.cand_ms,
+                "delta_ms_per_token": r.delta_ms,
+            }
+            for r in c.rows.itertuples()
+        ],
+        "totals": {name: _pair(pair) for name, pair in c.totals.items()},
+        "kernels": [
+            {
+                "name": str(r.name),
+                "base_launches": int(r.base_launches),
+                "cand_launches": int(r.cand_launches),
+                "base_ms": r.base_ms,
+                "cand_ms": r.cand_ms,
+            }
+            for r in c.kernels.itertuples()
+        ],
+        "tok_s": {"base": c.untraced.base, "cand": c.untraced.cand, "ratio": c.untraced.ratio} if c.untraced else None,
+        "inflation": {"base": c.inflation[0], "cand": c.inflation[1]},
+        "token_sha_equal": c.token_sha_equal,
+        "verdict": c.verdict,
+        "reason": c.reason,
+    }
+
+
+def _pair(pair: Pair) -> dict[str, float]:
+    return {"base": pair.base, "cand": pair.cand, "delta": pair.delta}
