@@ -13,23 +13,28 @@ from glqprof.bench.registry import Tensor
 from glqprof.traces.schema.bench import Differing
 
 
-def element_bytes(tensor: Tensor) -> Tensor:
-    """Return the tensor's bytes as uint8 [elements, bytes per element]."""
+def as_integers(tensor: Tensor) -> Tensor:
+    """Return the tensor's elements, flat, as integers of their size: equal integers are equal bytes."""
     import torch
 
-    return tensor.contiguous().view(-1).view(torch.uint8).view(tensor.numel(), tensor.element_size())
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(-1).view(integers[tensor.element_size()])
 
 
 def differs(out: Tensor, base: Tensor) -> Tensor:
     """Return bool [elements]: the elements of which any byte differs. Raises ValueError on another shape or dtype."""
     if out.shape != base.shape or out.dtype != base.dtype:
         raise ValueError(f"{out.dtype} {tuple(out.shape)} cannot have the bytes of {base.dtype} {tuple(base.shape)}")
-    return (element_bytes(out) != element_bytes(base)).any(dim=1)
+    result: Tensor = as_integers(out) != as_integers(base)
+    return result
 
 
 def holds(tensor: Tensor, value: int = POISON) -> Tensor:
     """Return bool [elements]: the elements all of whose bytes are ``value``."""
-    return (element_bytes(tensor) == value).all(dim=1)
+    size = tensor.element_size()
+    pattern = int.from_bytes(bytes([value]) * size, "little", signed=size > 1)
+    result: Tensor = as_integers(tensor) == pattern
+    return result
 
 
 def same_bits(out: Tensor, base: Tensor) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glqprof.bench.calls import OTHER_POISON, CallSet, digest, poison
-from glqprof.bench.identity import difference, differs, element_bytes, errors, holds
+from glqprof.bench.identity import as_integers, difference, differs, errors, holds
 from glqprof.bench.reasons import (
     INPUT_MODIFIED,
     INPUTS_REPEATED,
@@ -80,7 +80,7 @@ class OutputCheck:
 
     def _stale(self, out: Any, inputs: bytes, label: str) -> bool:
         for layer, values in enumerate(out):
-            raw = element_bytes(values)
+            raw = as_integers(values)
             if bool((raw == raw[0]).all()):
                 continue  # constant, such as all zeros of weight-0 rows: equal for honest reasons
             key = digest(values)

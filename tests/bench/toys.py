@@ -132,6 +132,13 @@ class FakeDevice:
     def flush_l2(self) -> None:
         self.launch(self.cache.clear, FLUSH_US, "flush")
 
+    def seconds_after(self, before: Sequence[Callable[[], None]], call: Callable[[], None]) -> float:
+        for item in before:
+            item()
+        start = self.seconds
+        call()
+        return self.seconds - start
+
     def copy_gb_s(self) -> float | None:
         return self.rate
 
