@@ -73,7 +73,7 @@ class EmulatedGlq:
         )
         if failed:
             raise ValueError(self.library.emulated_error().decode())
-        return out, overflow.value, self.library.emulated_launches().decode().split()
+        return out, overflow.value, self.library.emulated_launches().decode().splitlines()
 
     def input_rht(self, x: np.ndarray, sv: np.ndarray, order: int = ASCENDING) -> np.ndarray:
         """The transform of one fp16 vector, in fp32 before its rounding."""

@@ -5,6 +5,7 @@
 // therefore shows as bytes that depend on the order. No timing, no memory model, no textures; one block at a time.
 #pragma once
 
+#include <csetjmp>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -50,6 +51,13 @@ constexpr size_t kSharedBytes = 227 * 1024;
 
 enum Order : int { kAscending = 0, kDescending = 1, kShuffled = 2 };
 
+// Entered once through ucontext, which gives it a stack; switched by setjmp after that, which makes no system call.
+struct Fiber {
+  std::vector<char> stack;
+  jmp_buf at;
+  bool entered = false;
+};
+
 struct Machine {
   dim3 grid, block;
   unsigned int block_index[3] = {0, 0, 0};
@@ -58,9 +66,8 @@ struct Machine {
   uint64_t random_state = 1;
   std::vector<std::string> launches;
   alignas(16) unsigned char shared[kSharedBytes];
-  ucontext_t scheduler;
-  std::vector<ucontext_t> fibers;
-  std::vector<std::vector<char>> stacks;
+  jmp_buf scheduler;
+  std::vector<Fiber> fibers;
   std::vector<char> done;
   std::function<void()> body;
 };
@@ -70,35 +77,46 @@ inline Machine& machine() {
   return m;
 }
 
-inline void fiber_main() {
+inline void to_scheduler() {
   Machine& m = machine();
-  m.body();
-  m.done[m.thread_index] = 1;
-  swapcontext(&m.fibers[m.thread_index], &m.scheduler);
+  if (_setjmp(m.fibers[m.thread_index].at) == 0) _longjmp(m.scheduler, 1);
 }
 
-inline void barrier() {
+// A fiber runs one thread of a block to its end, then waits to be the same thread of another block.
+inline void fiber_main() {
+  for (;;) {
+    Machine& m = machine();
+    m.body();
+    m.done[m.thread_index] = 1;
+    to_scheduler();
+  }
+}
+
+inline void barrier() { to_scheduler(); }
+
+inline void resume(unsigned int thread) {
   Machine& m = machine();
-  swapcontext(&m.fibers[m.thread_index], &m.scheduler);
+  m.thread_index = thread;
+  Fiber& fiber = m.fibers[thread];
+  if (_setjmp(m.scheduler) != 0) return;
+  if (fiber.entered) _longjmp(fiber.at, 1);
+  fiber.entered = true;
+  fiber.stack.resize(kStackBytes);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.data();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, fiber_main, 0);
+  setcontext(&context);
 }
 
 inline void run_block(unsigned int threads) {
   Machine& m = machine();
   // What a previous block left in shared memory must not help this one: fill it with a signalling pattern.
   std::memset(m.shared, 0xA5, sizeof(m.shared));
-  if (m.fibers.size() < threads) {
-    m.fibers.resize(threads);
-    m.stacks.resize(threads);
-    for (auto& stack : m.stacks) stack.resize(kStackBytes);
-  }
+  if (m.fibers.size() < threads) m.fibers.resize(threads);
   m.done.assign(threads, 0);
-  for (unsigned int t = 0; t < threads; ++t) {
-    getcontext(&m.fibers[t]);
-    m.fibers[t].uc_stack.ss_sp = m.stacks[t].data();
-    m.fibers[t].uc_stack.ss_size = kStackBytes;
-    m.fibers[t].uc_link = nullptr;
-    makecontext(&m.fibers[t], fiber_main, 0);
-  }
   std::vector<unsigned int> sequence(threads);
   for (unsigned int t = 0; t < threads; ++t) sequence[t] = m.order == kDescending ? threads - 1 - t : t;
   unsigned int remaining = threads;
@@ -111,8 +129,7 @@ inline void run_block(unsigned int threads) {
     }
     for (unsigned int t : sequence) {
       if (m.done[t]) continue;
-      m.thread_index = t;
-      swapcontext(&m.scheduler, &m.fibers[t]);
+      resume(t);
       if (m.done[t]) --remaining;
     }
   }

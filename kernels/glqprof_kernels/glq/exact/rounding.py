@@ -27,14 +27,13 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         product = a.astype(F64) * b.astype(F64)
         addend = c.astype(F64)
-        total = product + addend
+        total = np.asarray(product + addend)
         virtual = total - product
         error = (product - (total - virtual)) + (addend - virtual)
-        even = (total.view(np.int64) & 1) == 0
-        inexact = np.isfinite(total) & (error != 0)
-        toward = np.where(error > 0, np.inf, -np.inf)
-        odd = np.where(inexact & even, np.nextafter(total, toward), total)
-        return odd.astype(F32)
+        # Few sums are inexact in binary64, so only they pay for the step to the odd neighbour.
+        step = (error != 0) & np.isfinite(total) & ((total.view(np.int64) & 1) == 0)
+        total[step] = np.nextafter(total[step], np.where(np.asarray(error)[step] > 0, np.inf, -np.inf))
+        return total.astype(F32)
 
 
 def to_half(value: np.ndarray) -> np.ndarray:
