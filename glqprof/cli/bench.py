@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from glqprof.cli.options import Format, FormatOption, print_document
+
 if TYPE_CHECKING:
     from glqprof.bench.runner import Progress
-
-
-class Format(StrEnum):
-    """How a result is printed."""
-
-    table = "table"
-    markdown = "markdown"
-    json = "json"
-    csv = "csv"
 
 
 def bench(
@@ -44,7 +36,7 @@ def bench(
     load: Annotated[
         list[Path] | None, typer.Option(help="A Python file with variants of your own; repeatable.")
     ] = None,
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.table,
+    form: FormatOption = Format.table,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw times and ratios into this file (.png, .svg, .pdf).")
     ] = None,
@@ -55,13 +47,11 @@ def bench(
 
     Example: glqprof bench glq-moe --device cpu --variants v3b --baseline v0.2.12
     """
-    from rich.console import Console
-
     from glqprof.bench.discovery import load_bundled, load_file
     from glqprof.bench.plan import make_plan, parse_options, parse_rows
     from glqprof.bench.runner import open_device, run_bench
     from glqprof.errors import InputError
-    from glqprof.reports.bench import bench_csv, bench_markdown, print_bench, to_json_text
+    from glqprof.reports.bench_document import bench_csv_table, bench_document
     from glqprof.reports.bench_figure import check_figure_path, save_bench_figure
 
     registry, problems = load_bundled()
@@ -87,11 +77,7 @@ def bench(
         check_figure_path(figure)
     with _progress() as progress:
         result = run_bench(plan, open_device(device), progress)
-    if format is Format.table:
-        print_bench(result, Console())
-    else:
-        writers = {Format.markdown: bench_markdown, Format.csv: bench_csv, Format.json: to_json_text}
-        typer.echo(writers[format](result), nl=False)
+    print_document(bench_document(result), form, json_object=result.to_json(), csv_table=bench_csv_table(result))
     if figure is not None:
         save_bench_figure(result, figure)
     if not result.ok:

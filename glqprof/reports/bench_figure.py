@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glqprof.errors import InputError
+from glqprof.reports.output import write_atomically
 from glqprof.traces.schema.bench import BenchResult, Timing, VariantResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FORMATS = ("png", "svg", "pdf")
 COLOURS = {"eager": "#4477aa", "graph": "#cc6677"}
 """Distinguishable with the common colour-vision deficiencies (Paul Tol's bright scheme)."""
 
@@ -72,24 +73,18 @@ def _interval(axes: Axes, position: float, timing: Timing, kind: str) -> None:
 
 def check_figure_path(path: Path) -> None:
     """Raise InputError when no picture can be written to ``path``: to be asked before minutes of measuring."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    formats = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if path.suffix.lstrip(".").lower() not in formats:
-        raise InputError(path, f"no picture format; the name must end in one of .{', .'.join(formats)}")
+    if _format(path) not in FORMATS:
+        raise InputError(path, f"is no picture format; use one of .{', .'.join(FORMATS)}")
     if not path.parent.is_dir():
         raise InputError(path, "its folder does not exist")
 
 
+def _format(path: Path) -> str:
+    return path.suffix.lstrip(".").lower()
+
+
 def save_bench_figure(result: BenchResult, path: Path) -> None:
-    """Draw into ``path`` (its suffix chooses the format): written beside it, then renamed. Raises InputError."""
+    """Draw into ``path``, whole or not at all; its suffix chooses the format. Raises InputError."""
     check_figure_path(path)
     figure = draw_bench(result)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format=path.suffix.lstrip(".").lower(), dpi=150)
-        part.replace(path)
-    except OSError as error:
-        raise InputError(path, f"cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomically(path, lambda file: figure.savefig(file, format=_format(path), dpi=150))

@@ -100,7 +100,7 @@ def test_the_figure_is_written(tmp_path):
         *("--layers", "1", "--figure", str(path), "--format", "markdown", "--rows", "1,2"),
     )
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("### glq-moe, tiny-odd: all checks passed")
+    assert result.stdout.startswith("# glq-moe at tiny-odd: all checks passed")
     assert "<svg" in path.read_text()
 
 
@@ -111,7 +111,7 @@ def test_the_figure_is_written(tmp_path):
         (["bench", "glq-moe", "--device", "tpu"], "tpu"),
         (["bench", "glq-moe", "--device", "cpu", "--rows", "x"], "--rows x"),
         (["bench", "glq-moe", "--device", "cpu", "--geometry", "x"], "x: no such geometry"),
-        (["bench", "glq-moe", "--device", "cpu", "--figure", "x.nope"], "no picture format"),
+        (["bench", "glq-moe", "--device", "cpu", "--figure", "x.nope"], "is no picture format"),
         (["bench", "glq-moe", "--device", "cpu", "--option", "wrong=1"], "no option wrong"),
         (["bench", "glq-moe", "--load", "none.py"], "none.py: no such file"),
     ],
