@@ -40,7 +40,7 @@ def one_layer(shape: Geometry, seed: int = 0, stages: int = 2, split_blocks: int
 @pytest.mark.parametrize(("stages", "split_blocks"), [(1, 64), (2, 16), (2, 64), (3, 32), (4, 16)])
 def test_three_schedules_one_result_near_float64(shape, stages, split_blocks) -> None:
     layer, workload = one_layer(shape, stages, stages, split_blocks)
-    for rows in (1, 2, 4):
+    for rows in (1, 2, 4) if shape.hidden < 1000 else (1,):
         x, ids, weights = make_batch(workload, rows, seed=rows).per_layer[0]
         outputs = [run(layer, x, ids, weights, variant) for variant in SAME]
         assert all(same_bits(outputs[0], other) for other in outputs[1:])
