@@ -124,7 +124,9 @@ def _busy_rows(work: GpuWork, bucket: Array, names: list[str], start_ns: int, en
     opens[1:] = start[1:] >= reach[:-1]
     group = np.cumsum(opens) - 1
     alone = (np.bincount(group) == 1)[group]
-    exact = {code: Fraction(int(ns)) for code, ns in enumerate(exact_sums(bucket[alone], (end - start)[alone], len(names)))}
+    exact = {
+        code: Fraction(int(ns)) for code, ns in enumerate(exact_sums(bucket[alone], (end - start)[alone], len(names)))
+    }
     shared = np.flatnonzero(~alone)
     if len(shared):
         for code, share in _shared_time(start[shared], end[shared], bucket[shared], len(names)).items():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from glqprof.analysis.ranges import RangeForest, glob_matcher
 from glqprof.analysis.work import COPY, GRAPH, KERNEL, MEMSET, GpuWork
@@ -48,7 +49,7 @@ def attribute(
 
 
 def _launch_ranges(trace: Trace, work: GpuWork, forest: RangeForest) -> Array:
-    found = np.full(len(work), -1, np.int64)
+    found = np.full(len(work), -1, np.int32)
     if not len(forest.start):
         return found
     known = np.flatnonzero(work.api_row >= 0)
@@ -112,15 +113,13 @@ def _buckets(
     # One bit per distinct glob says whether it matches a name on the kernel's path; a rule is then a function of the
     # kernel's name and these bits, of which there are few combinations.
     globs = list(dict.fromkeys(rule.nvtx for rule in rules if rule.nvtx is not None))
-    signature = np.zeros(len(kernels), np.int64)
+    bits_of_range = np.zeros(len(forest.start) + 1, np.int64)  # the last one is for kernels in no range, index -1
     for bit, pattern in enumerate(globs):
-        on_path = forest.nearest(glob_matcher(pattern)) >= 0
-        if on_path.any():
-            at = place[kernels]
-            signature |= np.where(at >= 0, on_path[at], False).astype(np.int64) << bit
+        bits_of_range[:-1] |= (forest.nearest(glob_matcher(pattern)) >= 0).astype(np.int64) << bit
     column = trace.kernels["name"].cat
-    combined = signature * len(column.categories) + column.codes.to_numpy()[work.row[kernels]]
-    distinct, inverse = np.unique(combined, return_inverse=True)
+    combined = bits_of_range[place[kernels]] * len(column.categories)
+    combined += column.codes.to_numpy()[work.row[kernels]]
+    inverse, distinct = pd.factorize(combined)
     chosen = np.empty(len(distinct), np.int16)
     for i, value in enumerate(distinct.tolist()):
         bits, code = divmod(value, len(column.categories))

@@ -82,9 +82,7 @@ class Comparison:
         return head + self.rows.to_html(index=False)
 
 
-def compare(
-    base: Breakdown | Sequence[Breakdown], *candidates: Breakdown | Sequence[Breakdown]
-) -> list[Comparison]:
+def compare(base: Breakdown | Sequence[Breakdown], *candidates: Breakdown | Sequence[Breakdown]) -> list[Comparison]:
     """Compare each candidate with the base.
 
     A side may be a sequence of repeated captures of the same program: its first is shown row by row, and all of them
@@ -263,8 +261,8 @@ def _notes(c: Comparison) -> list[str]:
             loudest = c.rows.loc[c.rows["delta_ms"].abs().idxmax()]
             notes.append(
                 f"traced wall time is {traced} ({c.wall.delta:+.2f} ms a token, most of it {loudest['row']} "
-                f"{loudest['delta_ms']:+.2f}) although the untraced run is {untraced}: not evidence, since tracing adds "
-                "host time of its own and each side was traced once; read the counts and the untraced runs"
+                f"{loudest['delta_ms']:+.2f}) although the untraced run is {untraced}: not evidence, since tracing "
+                "adds host time of its own and each side was traced once; read the counts and the untraced runs"
             )
     names = {d.name for side in (c.base, c.cand) for d in side.devices if d.name}
     if len(names) > 1:

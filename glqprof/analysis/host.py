@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from glqprof.analysis.account import find_gaps, idle_until
 from glqprof.analysis.prepared import Prepared
 from glqprof.analysis.work import KERNEL
 
@@ -61,14 +60,11 @@ def count_host_calls(prepared: Prepared, *, with_idle: bool) -> HostCounts:
 
 def _idle_during(prepared: Prepared, rows: Array) -> int:
     """Idle GPU time during API calls, clipped to the window."""
-    api, window, work = prepared.trace.api, prepared.window, prepared.work
+    api, window = prepared.trace.api, prepared.window
     process = api["process"].to_numpy()[rows]
     total = 0
     for pid in np.unique(process).tolist():
-        own = work if (work.process == pid).all() else work.take(work.process == pid)
-        if len(own) and own.device[0] != own.device[-1]:  # several GPUs of one process: idle when all are
-            own = own.take(np.argsort(own.start, kind="stable"))
-        until = idle_until(find_gaps(own, window.start_ns, window.end_ns))
+        until = prepared.idle_until(pid)
         mine = rows[process == pid]
         begin = np.clip(api["start_ns"].to_numpy()[mine], window.start_ns, window.end_ns)
         finish = np.clip(api["end_ns"].to_numpy()[mine], window.start_ns, window.end_ns)

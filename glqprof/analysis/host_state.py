@@ -22,21 +22,18 @@ class HostTimeline:
     """
 
     def __init__(self, trace: Trace, calls: ApiCalls, process: int, thread: int) -> None:
-        starts, ends, states = [], [], []
-        for frame, state in ((trace.api, None), (trace.overheads, _PROFILER)):
-            if not len(frame):
-                continue
+        parts = []
+        for frame, fixed in ((trace.api, None), (trace.overheads, _PROFILER)):
             rows = _of_thread(frame["process"].to_numpy(), frame["thread"].to_numpy(), process, thread)
-            starts.append(frame["start_ns"].to_numpy()[rows])
-            ends.append(frame["end_ns"].to_numpy()[rows])
-            kinds = calls.kind[rows] if state is None else np.full(len(ends[-1]), state, np.int8)
-            states.append(kinds)
-        if not starts:
-            starts, ends, states = [np.zeros(0, np.int64)] * 1, [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
-        one = sum(len(s) > 0 for s in starts) == 1
-        longest = max(range(len(starts)), key=lambda i: len(starts[i]))
-        start, end, kind = (x[longest] if one else np.concatenate(x) for x in (starts, ends, states))
-        del starts, ends, states  # a large capture holds millions of calls: keep one copy
+            start, end = frame["start_ns"].to_numpy()[rows], frame["end_ns"].to_numpy()[rows]
+            if len(start):
+                kind = calls.kind[rows] if fixed is None else np.full(len(start), fixed, np.int8)
+                parts.append((start, end, kind))
+        if len(parts) == 1:  # a large capture holds millions of calls: no copy without need
+            start, end, kind = parts[0]
+        else:
+            empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8))
+            start, end, kind = (np.concatenate(columns) for columns in zip(*parts, empty, strict=True))
         nesting = nest(start, end)
         times = nesting.times
         state = kind[nesting.owner] if len(kind) else np.zeros(0, np.int8)

@@ -17,9 +17,9 @@ Array = np.ndarray
 class Nesting:
     """A piecewise-constant owner of time.
 
-    ``times``: ascending int64 boundaries; ``owner`` (int32): index of the innermost interval open from ``times[i]`` on, -1 for
-    none (where boundaries coincide the last one counts). ``parent``: per interval, the innermost other interval that
-    encloses it, -1 for none.
+    ``times``: ascending int64 boundaries; ``owner`` (int32): index of the innermost interval open from ``times[i]``
+    on, -1 for none (where boundaries coincide the last one counts). ``parent``: per interval, the innermost other
+    interval that encloses it, -1 for none.
     """
 
     times: Array

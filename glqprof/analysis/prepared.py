@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from glqprof.analysis.account import Account, close_account
+from glqprof.analysis.account import Account, close_account, find_gaps, idle_until
 from glqprof.analysis.api_calls import ApiCalls
 from glqprof.analysis.classify import Attribution, attribute
 from glqprof.analysis.host_state import HostTimeline
@@ -34,7 +34,7 @@ class Prepared:
     starts_inside: Array
     devices: list[int]
     _timelines: dict[tuple[int, int], HostTimeline] = field(default_factory=dict)
-    _names: list[Array] = field(default_factory=list)
+    _idle: dict[int, Callable[[Array], Array]] = field(default_factory=dict)
 
     def timeline_of(self, process: int, thread: int) -> HostTimeline:
         """The states of a thread over time, made once."""
@@ -61,6 +61,15 @@ class Prepared:
             self.window.start_ns if start_ns is None else start_ns,
             self.window.end_ns if end_ns is None else end_ns,
         )
+
+    def idle_until(self, process: int) -> Callable[[Array], Array]:
+        """A function of instants: nanoseconds of the window before each in which all GPUs of a process were idle."""
+        if process not in self._idle:
+            own = self.work if (self.work.process == process).all() else self.work.take(self.work.process == process)
+            if len(own) and own.device[0] != own.device[-1]:
+                own = own.take(np.argsort(own.start, kind="stable"))
+            self._idle[process] = idle_until(find_gaps(own, self.window.start_ns, self.window.end_ns))
+        return self._idle[process]
 
     def name_of(self, index: int) -> str:
         """The name of one activity."""

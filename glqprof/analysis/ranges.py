@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from glqprof.analysis.nesting import Nesting, nest
 from glqprof.traces.schema.trace import Trace
@@ -24,12 +25,12 @@ class RangeForest:
         ranges = trace.ranges
         self.name = ranges["name"]
         self.start, self.end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-        self.parent = np.full(len(ranges), -1, np.int64)
+        self.parent = np.full(len(ranges), -1, np.int32)
         self._threads: dict[tuple[int, int], tuple[Array, Nesting]] = {}
         key = _thread_key(ranges["process"].to_numpy(), ranges["thread"].to_numpy())
         local = ~ranges["crosses_threads"].to_numpy()
         for thread in np.unique(key[local]).tolist():
-            rows = np.flatnonzero(local & (key == thread))
+            rows = np.flatnonzero(local & (key == thread)).astype(np.int32)
             nesting = nest(self.start[rows], self.end[rows])
             self.parent[rows] = np.where(nesting.parent >= 0, rows[nesting.parent], -1)
             self._threads[thread] = (rows, nesting)
@@ -52,13 +53,14 @@ class RangeForest:
 
     def enclosing(self, process: Array, thread: Array, start: Array, end: Array) -> Array:
         """The innermost range on the same thread that encloses each call [start, end]; -1 where none does."""
-        found = np.full(len(start), -1, np.int64)
+        found = np.full(len(start), -1, np.int32)
         key = _thread_key(process, thread)
-        for number in np.unique(key).tolist() if len(key) else []:
+        numbers = pd.unique(key).tolist()
+        for number in numbers:
             if number not in self._threads:
                 continue
             rows, nesting = self._threads[number]
-            calls = np.flatnonzero(key == number)
+            calls = slice(None) if len(numbers) == 1 else np.flatnonzero(key == number)
             local = nesting.at(start[calls])
             found[calls] = np.where(local >= 0, rows[local], -1)
         while True:  # the innermost open range may end before the call does
@@ -70,7 +72,7 @@ class RangeForest:
     def nearest(self, matches: Callable[[str], bool]) -> Array:
         """Per range: itself or its nearest ancestor whose name matches, -1 for none."""
         own = self.matching(matches)
-        value = np.where(own, np.arange(len(own)), -1)
+        value = np.where(own, np.arange(len(own), dtype=np.int32), -1)
         for level in self._levels[1:]:
             inherit = level[value[level] < 0]
             value[inherit] = value[self.parent[inherit]]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +21,9 @@ from glqprof.cli.options import (
     WindowOption,
     print_document,
 )
+
+if TYPE_CHECKING:
+    from glqprof.reports.document import Cell, Table
 
 
 class View(StrEnum):
@@ -94,12 +98,13 @@ def breakdown(
     print_document(document, form, json_object=json_object, csv_table=csv_table)
 
 
-def _with_device(tables: list, devices: list[int]):  # type: ignore[no-untyped-def,type-arg]
+def _with_device(tables: list[Table], devices: list[int]) -> Table | None:
     """One CSV table of several GPUs' tables, with the GPU in its first column where there is more than one."""
     from glqprof.reports.document import Column, Table
 
     if len(tables) < 2:
         return tables[0] if tables else None
     columns = [Column("GPU", "device"), *tables[0].columns]
-    rows = [[device, *row] for device, table in zip(devices, tables, strict=True) for row in table.rows]
+    pairs = zip(devices, tables, strict=True)
+    rows: list[Sequence[Cell]] = [[device, *row] for device, table in pairs for row in table.rows]
     return Table("all", columns, rows)

@@ -38,7 +38,7 @@ def compare(
 
     Example: glqprof compare captures/h200-cascade2-30b-glq-v0.2.12 captures/h200-cascade2-30b-glq-v0.2.13
 
-    A verdict comes from untraced runs or from repeats (run1,run2,run3), never from one traced wall time against another.
+    A verdict comes from untraced runs or from repeats (run1,run2,run3), never from two traced wall times alone.
     """
     import glqprof
     from glqprof.reports.compare_document import compare_document, row_table
@@ -70,6 +70,4 @@ def compare(
         [Column("candidate", "candidate", text=True), *tables[0].columns],
         [[c.cand.name, *row] for c, table in zip(comparisons, tables, strict=True) for row in table.rows],
     )
-    print_document(
-        compare_document(comparisons, top), form, json_object=compare_json(comparisons), csv_table=csv_table
-    )
+    print_document(compare_document(comparisons, top), form, json_object=compare_json(comparisons), csv_table=csv_table)

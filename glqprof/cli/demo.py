@@ -11,9 +11,9 @@ BASE, CANDIDATE = "h200-cascade2-30b-glq-v0.2.12", "h200-cascade2-30b-glq-v0.2.1
 
 
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the figures and the Markdown report.")] = Path(
-        "glqprof-demo"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for the figures and the Markdown report.")
+    ] = Path("glqprof-demo"),
 ) -> None:
     """Break down and compare two bundled captures of a real decode on an H200.
 
@@ -31,9 +31,7 @@ def demo(
     from glqprof.reports.sentences import breakdown_sentence, compare_sentence
     from glqprof.traces.captures import bundled_capture
 
-    sides = [
-        glqprof.breakdown(glqprof.load(bundled_capture(name), launch_config=False)) for name in (BASE, CANDIDATE)
-    ]
+    sides = [glqprof.breakdown(glqprof.load(bundled_capture(name), launch_config=False)) for name in (BASE, CANDIDATE)]
     comparisons = glqprof.compare(*sides)
     documents = [breakdown_document(side, top=8) for side in sides] + [compare_document(comparisons, top=8)]
     sentences = [*(breakdown_sentence(side) for side in sides), compare_sentence(comparisons[0])]

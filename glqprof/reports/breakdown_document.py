@@ -114,9 +114,7 @@ def account_table(b: Breakdown, device: DeviceTime) -> Table:
         rows.append([row.row, row.kind, row.ms, *per_token, row.share, IDLE_MEANING.get(str(row.row), "")])
     wall = device.account.wall_ns / 1e6 if device.account else 0.0
     total = ["wall", "", wall, *([b.per_token(wall)] if b.tokens else []), 1.0, ""]
-    return Table(
-        f"GPU {device.device}: every millisecond of the window, once", columns, list(rows), total, bar="share"
-    )
+    return Table(f"GPU {device.device}: every millisecond of the window, once", columns, list(rows), total, bar="share")
 
 
 def bucket_table(b: Breakdown, device: DeviceTime) -> Table:
@@ -229,7 +227,9 @@ def token_table(b: Breakdown) -> Table:
         for r in b.steps.itertuples()
     ]
     note = "" if rows else "no decode_token ranges in the window"
-    return Table("Steps (outlier: above the third quartile by 1.5 interquartile ranges)", columns, list(rows), note=note)
+    return Table(
+        "Steps (outlier: above the third quartile by 1.5 interquartile ranges)", columns, list(rows), note=note
+    )
 
 
 def layer_table(b: Breakdown) -> Table:

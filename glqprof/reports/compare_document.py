@@ -46,9 +46,7 @@ def row_table(c: Comparison) -> Table:
         Column("cand ms", f"cand_ms_{per}", digits=3),
         Column("delta ms", f"delta_ms_{per}", digits=3, signed=True),
     ]
-    rows: list[list[Cell]] = [
-        [str(r.row), str(r.kind), r.base_ms, r.cand_ms, r.delta_ms] for r in c.rows.itertuples()
-    ]
+    rows: list[list[Cell]] = [[str(r.row), str(r.kind), r.base_ms, r.cand_ms, r.delta_ms] for r in c.rows.itertuples()]
     total: list[Cell] = ["wall", "", c.wall.base, c.wall.cand, c.wall.delta]
     unit = "per token" if c.unit == "token" else "whole windows"
     return Table(f"Where the traced time changed ({unit})", columns, list(rows), total)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Array = np.ndarray
 FORMATS = ("png", "svg", "pdf")
 # Busy rows in saturated colours that stay apart for colour-blind readers, idle rows in greys and pale hues.
 COLOURS = {
@@ -71,13 +72,14 @@ def account_figure(breakdowns: Sequence[Breakdown], path: Path) -> None:
                 rows = table[table["kind"] == kind]
                 for row, ns in sorted(zip(rows["row"], rows["ns"], strict=True), key=lambda r: _rank(r[0])):
                     width = ns / divisor
-                    bar = axes.barh(position, width, left=left, height=0.62, color=_colour(row), edgecolor="white", lw=0.4)
+                    look = {"height": 0.62, "color": _colour(row), "edgecolor": "white", "lw": 0.4}
+                    bar = axes.barh(position, width, left=left, **look)
                     if row not in drawn or axes is whole:
                         drawn[row] = bar
                     if width > 0.07 * _scale(usable, kinds):
                         dark = kind == "gpu" and row not in ("copy", "memset", "rht")
-                        axes.text(left + width / 2, position, f"{width:.1f}", ha="center", va="center", fontsize=8,
-                                  color="white" if dark else "#222222")
+                        look = {"ha": "center", "va": "center", "fontsize": 8, "color": "white" if dark else "#222222"}
+                        axes.text(left + width / 2, position, f"{width:.1f}", **look)
                     left += width
             axes.text(left, position, f" {left:.1f}", va="center", fontsize=9, weight="bold")
     unit = "ms a token (traced)" if all(b.tokens for b in usable) else "ms of the window (traced)"
@@ -111,10 +113,12 @@ def timeline_figure(b: Breakdown, path: Path, step: str | None = None) -> None:
     buckets = np.array(prepared.attribution.bucket_names, dtype=object)[prepared.attribution.bucket[inside]]
     for lane, (device, stream) in enumerate(lanes):
         mine = (work.device[inside] == device) & (work.stream[inside] == stream)
-        for bucket in pd.unique(buckets[mine]):
+        spans = []
+        for bucket in sorted(pd.unique(buckets[mine]), key=_rank):
             rows = inside[mine & (buckets == bucket)]
-            _bars(axes, work.start[rows], work.end[rows], start_ns, end_ns, lane, _colour(bucket))
+            spans.append((work.start[rows], work.end[rows], _colour(bucket)))
             seen[bucket] = _colour(bucket)
+        _occupancy(axes, lane, spans, start_ns, end_ns)
         labels.append(f"GPU {device} stream {stream}")
     for process, thread in threads:
         lane = len(labels)
@@ -126,12 +130,13 @@ def timeline_figure(b: Breakdown, path: Path, step: str | None = None) -> None:
             & (api["end_ns"].to_numpy() > start_ns)
             & (api["start_ns"].to_numpy() < end_ns)
         )
+        spans = []
         for code, state in enumerate(API_COLOURS):
             these = rows[codes[rows] == code]
-            starts, ends = api["start_ns"].to_numpy()[these], api["end_ns"].to_numpy()[these]
-            _bars(axes, starts, ends, start_ns, end_ns, lane, API_COLOURS[state])
+            spans.append((api["start_ns"].to_numpy()[these], api["end_ns"].to_numpy()[these], API_COLOURS[state]))
             if len(these):
                 seen[state] = API_COLOURS[state]
+        _occupancy(axes, lane, spans, start_ns, end_ns)
         labels.append(f"host thread {thread}")
     _layer_lane(axes, b, start_ns, end_ns, len(labels))
     labels.append("layers")
@@ -139,7 +144,9 @@ def timeline_figure(b: Breakdown, path: Path, step: str | None = None) -> None:
     axes.set_ylim(len(labels) - 0.45, -0.55)
     axes.set_xlim(0, (end_ns - start_ns) / 1e6)
     axes.set_xlabel(f"ms from the start of {name} (traced)", fontsize=9)
-    axes.set_title(f"{b.name}: {name}, {(end_ns - start_ns) / 1e6:.1f} ms", fontsize=10, loc="left")
+    axes.set_title(
+        f"{b.name}: {name}, {(end_ns - start_ns) / 1e6:.1f} ms (height: share of the time)", fontsize=10, loc="left"
+    )
     axes.spines[["top", "right"]].set_visible(False)
     from matplotlib.patches import Patch
 
@@ -169,18 +176,33 @@ def _busiest_threads(api: pd.DataFrame, start_ns: int, end_ns: int, count: int =
     return [(int(p), int(t)) for p, t in calls.index[:count]]
 
 
-def _bars(axes: Axes, start: Any, end: Any, low: int, high: int, lane: int, colour: str) -> None:
-    from matplotlib.collections import PolyCollection
+def _occupancy(
+    axes: Axes, lane: int, spans: Sequence[tuple[Array, Array, str]], start_ns: int, end_ns: int, bins: int = 500
+) -> None:
+    """Fill a lane bin by bin: its height is the share of the bin that is busy, stacked by kind.
 
-    left = (np.maximum(start, low) - low) / 1e6
-    right = (np.minimum(end, high) - low) / 1e6
-    # Thinner than a pixel would vanish: each is drawn at least a thousandth of the strip wide.
-    right = np.maximum(right, left + (high - low) / 1e6 / 3000)
-    bottom, top = np.full(len(left), lane - 0.36), np.full(len(left), lane + 0.36)
-    corners = np.stack(
-        [np.stack([left, bottom], 1), np.stack([right, bottom], 1), np.stack([right, top], 1), np.stack([left, top], 1)], 1
-    )
-    axes.add_collection(PolyCollection(corners, facecolors=colour, linewidths=0))
+    Thousands of kernels of 2 µs in a strip of 100 ms are thinner than a pixel each: drawn as rectangles they would
+    vanish or, widened, hide how idle the GPU is.
+    """
+    edges = np.linspace(start_ns, end_ns, bins + 1)
+    base = np.full(bins, float(lane) + 0.4)
+    for start, end, colour in spans:
+        order = np.argsort(start, kind="stable")
+        left, right = np.maximum(start[order], start_ns), np.minimum(end[order], end_ns)
+        left = np.maximum(left, np.concatenate([left[:1], np.maximum.accumulate(right)[:-1]]))  # overlaps count once
+        right = np.maximum(left, right)
+        knots = np.stack([left, right], 1).ravel()
+        total = np.cumsum(np.stack([np.zeros(len(left)), right - left], 1).ravel())
+        share = np.diff(np.interp(edges, knots, total, left=0.0)) / np.diff(edges)
+        top = np.maximum(base - 0.8 * share, lane - 0.4)
+        shown = (edges - start_ns) / 1e6
+        axes.stairs(top, shown, baseline=base, fill=True, color=colour, lw=0)
+        base = top
+    axes.axhline(lane + 0.4, color="#999999", lw=0.5)
+
+
+def _bar(axes: Axes, left_ns: int, right_ns: int, low_ns: int, lane: int, colour: str) -> None:
+    axes.barh(lane, (right_ns - left_ns) / 1e6, left=(left_ns - low_ns) / 1e6, height=0.7, color=colour, lw=0)
 
 
 def _layer_lane(axes: Axes, b: Breakdown, start_ns: int, end_ns: int, lane: int) -> None:
@@ -193,10 +215,11 @@ def _layer_lane(axes: Axes, b: Breakdown, start_ns: int, end_ns: int, lane: int)
         name = str(forest.name.iloc[i])
         kind = name.rsplit("_", 1)[-1]
         colour = kinds.setdefault(kind, palette[len(kinds) % len(palette)])
-        _bars(axes, forest.start[[i]], forest.end[[i]], start_ns, end_ns, lane, colour)
-        left, right = max(forest.start[i], start_ns), min(forest.end[i], end_ns)
+        left, right = max(int(forest.start[i]), start_ns), min(int(forest.end[i]), end_ns)
+        _bar(axes, left, right, start_ns, lane, colour)
         if right - left > 0.008 * (end_ns - start_ns):
-            axes.text(((left + right) / 2 - start_ns) / 1e6, lane, kind, ha="center", va="center", fontsize=7, color="white")
+            middle = ((left + right) / 2 - start_ns) / 1e6
+            axes.text(middle, lane, kind, ha="center", va="center", fontsize=7, color="white")
 
 
 def _rank(row: str) -> tuple[int, str]:
@@ -209,9 +232,7 @@ def _colour(row: str) -> str:
 
 
 def _scale(breakdowns: Sequence[Breakdown], kinds: Sequence[str]) -> float:
-    sums = [
-        b.wall[b.wall["kind"].isin(kinds)]["ns"].sum() / 1e6 / len(b.devices) / (b.tokens or 1) for b in breakdowns
-    ]
+    sums = [b.wall[b.wall["kind"].isin(kinds)]["ns"].sum() / 1e6 / len(b.devices) / (b.tokens or 1) for b in breakdowns]
     return float(max(sums)) if sums else 1.0
 
 
@@ -234,5 +255,3 @@ def _save(figure: Figure, path: Path) -> None:
     if kind not in FORMATS:
         raise InputError(path, f"is no figure type that can be written; end it in {', '.join(FORMATS)}")
     write_atomically(path, lambda file: figure.savefig(file, format=kind))
-
-

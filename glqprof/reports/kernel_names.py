@@ -7,7 +7,9 @@ import re
 _CASTS = re.compile(r"\((?:int|unsigned int|bool|long|unsigned long|unsigned char|short)\)(?=-?\d)")
 _LAMBDA = re.compile(r"::\[lambda\([^\]]*\]|::\{lambda\([^}]*\}(?:::operator\(\))?|::operator ?\(\) ?\(\) const(?=::)?")
 _NAMESPACES = re.compile(r"(?:at::native::|at::cuda::detail::|at::cuda::|c10::|std::|cutlass::|cuda::)+")
-_FUNCTOR = re.compile(r"(\w+(?:_kernel_cuda|Functor\w*|Ops|_kernel_impl|functor|_kernel|scalar|KernelImpl))(?=[<(>,: ]|$)")
+_FUNCTOR = re.compile(
+    r"(\w+(?:_kernel_cuda|Functor\w*|Ops|_kernel_impl|functor|_kernel|scalar|KernelImpl))(?=[<(>,: ]|$)"
+)
 _ANONYMOUS = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
 # These only carry another functor, which is what the kernel does.
 _CARRIERS = ("gpu_kernel", "ReduceOp", "func_wrapper", "gpu_index", "BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor")
@@ -22,7 +24,9 @@ def short_kernel_name(name: str) -> str:
     if not arguments:
         return head
     inner = _NAMESPACES.sub("", _LAMBDA.sub("", arguments))
-    if head.endswith(("elementwise_kernel", "elementwise_kernel_with_index", "reduce_kernel", "index_elementwise_kernel")):
+    if head.endswith(
+        ("elementwise_kernel", "elementwise_kernel_with_index", "reduce_kernel", "index_elementwise_kernel")
+    ):
         found = _FUNCTOR.findall(inner)
         operation = next((f for f in found if not f.startswith(_CARRIERS)), "")
         if operation:

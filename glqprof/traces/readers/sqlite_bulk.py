@@ -104,7 +104,7 @@ class SqliteFile:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a small query."""
-        return self._query(lambda db: db.execute(sql).fetchall())  # type: ignore[no-any-return]
+        return self._query(lambda db: db.execute(sql).fetchall())
 
     def read(
         self, table: str, columns: Mapping[str, Column], where: str | None = None

@@ -1,0 +1,47 @@
+# `make demo` and `make test` are all a newcomer needs: each makes its own virtual environment and does everything.
+PYTHON ?= python3
+# What the environments were made from; they are remade when it changes.
+META := pyproject.toml constraints.txt
+PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test lint types layers unit gpu-test clean
+
+help:
+	@echo "make demo       break down and compare two recorded decodes (base dependencies, no torch)"
+	@echo "make test       lint, types, layering and tests (development dependencies)"
+	@echo "make gpu-test   the GPU suite, on a machine with an NVIDIA GPU and nvcc"
+	@echo "make clean      remove the virtual environments and caches"
+
+.venv-demo/made: $(META)
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python $(PIP) --editable .
+	touch $@
+
+.venv/made: $(META)
+	$(PYTHON) -m venv .venv
+	.venv/bin/python $(PIP) --editable '.[dev]'
+	touch $@
+
+demo: .venv-demo/made
+	.venv-demo/bin/glqprof demo
+
+test: lint types layers unit
+
+lint: .venv/made
+	.venv/bin/ruff check .
+
+types: .venv/made
+	.venv/bin/mypy
+
+layers: .venv/made
+	.venv/bin/lint-imports
+
+unit: .venv/made
+	.venv/bin/python -m pytest --numprocesses 2
+
+# Runs with the machine's own Python, which holds its torch: nothing is installed.
+gpu-test:
+	PYTHONPATH=.:kernels $(PYTHON) -m pytest tests/gpu
+
+clean:
+	rm -rf .venv .venv-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache glqprof-demo
