@@ -9,6 +9,7 @@ process, fresh random batches, medians); claims come from ``glqprof bench``.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from glqprof.bench.registry import Registry
-from glqprof_kernels.glq import extension, variants
+from glqprof_kernels.glq import extension, fixtures, ops, variants
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = 30
@@ -111,6 +112,21 @@ def declared_mismatch(variant, workload, batch, found) -> list[str]:
     return wrong if found["waits"] == waits else [*wrong, f"waits: {found['waits']} instead of {waits}"]
 
 
+def recorded_mismatches() -> list[str]:
+    """Recorded cases and variants whose bytes differ between the GPU and the exact CPU implementation."""
+    path = ROOT / "tests" / "kernels" / "data" / "glq_inputs.npz"
+    wrong = []
+    for host, gpu in zip(fixtures.load(path, "cpu"), fixtures.load(path, "cuda"), strict=True):
+        for variant in ops.EXACT:
+            want, got = (
+                fixtures.digest(ops.moe(c.layer, c.x, c.ids, c.weights, variant=variant, warn_overflow=False))
+                for c in (host, gpu)
+            )
+            if want != got:
+                wrong.append(f"{host.name}: {variant}")
+    return wrong
+
+
 def measured(group, workload, variant, run, rows: int, baseline: dict[int, torch.Tensor]) -> dict[str, object]:
     """Bits against the first variant measured, launches, waits and times of one variant."""
     batches = [group.batch(workload, rows, 100 + index) for index in range(CALLS + 3)]
@@ -152,7 +168,14 @@ def main() -> int:
 
     step(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}: building")
     extension.load()
-    if not options.no_tests:
+    step("bit checks: recorded inputs, GPU against the exact CPU implementation")
+    wrong = recorded_mismatches()
+    print(f"  {len(wrong)} differ{''.join(chr(10) + '  ' + name for name in wrong[:20])}")
+    if wrong:
+        failed.append("bits of the recorded inputs")
+    if not options.no_tests and importlib.util.find_spec("pytest") is None:
+        failed.append("no pytest here: tests/gpu did not run")
+    elif not options.no_tests:
         step("bit checks: tests/gpu/test_glq_*.py")
         tests = sorted(str(path) for path in (ROOT / "tests" / "gpu").glob("test_glq_*.py"))
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *tests]

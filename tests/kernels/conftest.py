@@ -93,14 +93,25 @@ class EmulatedGlq:
         return matrix
 
 
-@pytest.fixture(scope="session")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGlq:
-    """The emulation, built once a session."""
+def build_emulation(folder: Path, csrc: Path = CSRC) -> EmulatedGlq:
+    """Compile the device code in ``csrc`` for emulation; skips where there is no g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++: the device code cannot be compiled for emulation")
-    library = tmp_path_factory.mktemp("emulation") / "glq.so"
-    command = [compiler, *FLAGS, f"-I{EMULATION}", f"-I{CSRC}", "-o", str(library), str(EMULATION / "emulated_glq.cpp")]
+    library = folder / "glq.so"
+    command = [compiler, *FLAGS, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(EMULATION / "emulated_glq.cpp")]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return EmulatedGlq(library)
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGlq:
+    """The emulation, built once a session."""
+    return build_emulation(tmp_path_factory.mktemp("emulation"))
+
+
+@pytest.fixture(scope="session")
+def emulation_builder():
+    """``build_emulation``, for tests that plant a fault in a copy of the sources."""
+    return build_emulation

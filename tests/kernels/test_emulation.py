@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from glqprof_kernels.glq import factory, ops
 from glqprof_kernels.glq.exact import v3b
 from glqprof_kernels.glq.exact.host import HostCall, Log, host_layer
 from glqprof_kernels.glq.exact.stated_exp import stated_exp
+from glqprof_kernels.glq.extension import CSRC
 from glqprof_kernels.glq.workload import MoeWorkload, adversarial, make_batch
 
 TINY = geometry.load("tiny-odd")
@@ -118,3 +121,26 @@ def test_scalars_of_the_device_code(emulated) -> None:
     got = np.array([emulated.library.emulated_exp(float(v)) for v in t], dtype=np.float32)
     assert (got.view(np.uint32) == stated_exp(t).view(np.uint32)).all()
     assert emulated.library.emulated_round_to_half(float("nan")) == 0x7FFF
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("hadamard.cuh", "__syncthreads();", ""),
+        ("matvec.cuh", "__syncwarp();", ""),
+        ("block_dot.cuh", "add(add(p[0], p[4]), add(p[2], p[6]))", "add(add(p[0], p[2]), add(p[4], p[6]))"),
+        ("host_loop.h", "launch_cast(ws.transformed, ws.down_x, down.cols, stream);", ""),
+    ],
+)
+def test_planted_faults_are_seen(emulation_builder, tmp_path, file, old, new) -> None:
+    """A missing barrier, a wrong order of sums, a launch left out: bytes differ in some thread order."""
+    csrc = tmp_path / "csrc"
+    shutil.copytree(CSRC, csrc)
+    source = (csrc / file).read_text()
+    assert old in source
+    (csrc / file).write_text(source.replace(old, new))
+    broken = emulation_builder(tmp_path, csrc)
+    layer, workload = setup(ODD, 2, 16)
+    inputs = make_batch(workload, 1, seed=1).per_layer[0]
+    want = ops.moe(layer, *inputs, variant="v3b")
+    assert not all(same_bits(broken.moe(layer, *inputs, "v3b", order=order)[0], want) for order in (0, 1))
