@@ -174,7 +174,7 @@ def number(value: float) -> str:
     for digits, limit in ((0, 99.95), (1, 9.995), (2, 0.9995)):  # where rounding reaches the next power of ten
         if value >= limit:
             return f"{value:.{digits}f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}"  # "#" keeps trailing zeros
 
 
 CSV_KEYS = (

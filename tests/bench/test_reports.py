@@ -156,9 +156,16 @@ def test_the_figure_shows_every_timing_and_interval(good):
     figure = draw_bench(good)
     times, ratios = figure.axes
     assert [label.get_text() for label in times.get_yticklabels()] == ["base", "cand"]
-    widths = sorted(patch.get_width() for patch in times.patches if patch.get_width() > 0)
-    assert widths == pytest.approx([40.0, 40.0, 100.0, 100.0], rel=0.02)
-    assert len(ratios.containers) == 4
+    points = [container.lines[0].get_xdata()[0] for container in times.containers]
+    assert points == pytest.approx([100.0, 100.0, 40.0, 40.0], rel=0.02)  # eager and graph of each
+    points = [container.lines[0].get_xdata()[0] for container in ratios.containers]
+    assert points == pytest.approx([1.0, 1.0, 0.4, 0.4], rel=0.02)
+
+
+def test_the_figure_marks_what_is_invalid(bad):
+    times, _ = draw_bench(bad).axes
+    assert [label.get_text() for label in times.get_yticklabels()] == ["base", "cand (invalid)"]
+    assert times.containers[-1].lines[0].get_markerfacecolor() == "white"
 
 
 def test_the_figure_is_written_whole_or_not_at_all(good, tmp_path):
