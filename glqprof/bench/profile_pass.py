@@ -30,7 +30,7 @@ def count_launches(
         for pattern, count in declared.items():  # not update(): a declared 0 must stay in the list
             expected[pattern] += count  # negative ("any") stays negative over all calls
         waits += variant.syncs(workload, batch) + variant.blocking_copies(workload, batch)
-    call = replay if replay is not None else lambda: judged.subject.run(0, calls.batches[0], calls.outs[0])
+    call = replay if replay is not None else lambda: judged.subject.runs[0](calls.batches[0], calls.outs[0])
     try:
         observed = _observe(device, judged, call, replay is not None)
     except (RuntimeError, ValueError, OSError) as error:

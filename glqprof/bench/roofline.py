@@ -42,8 +42,9 @@ def warm_l2(rotated_us: float, cold_us: float, warm_us: float) -> bool:
     """Whether a call after a full rotation of the inputs runs as if its data were still in the L2.
 
     The three times are of the same call: after a rotation, after emptying the L2, and right after itself. It is warm
-    when the cache matters at all (15 %) and the rotated time is nearer to the warm one than to the cold one, by more
-    than the microsecond that emptying costs anybody: it also evicts code and tables, which a decode rightly keeps.
+    when the cache matters at all (15 %), the rotated time is less than a third of the way from the warm to the cold
+    one, and the gap to the cold one exceeds the microsecond that emptying costs anybody: it also evicts code and
+    tables, which a decode rightly keeps.
     """
     matters = cold_us > 1.15 * warm_us
-    return matters and rotated_us < (warm_us + cold_us) / 2 and cold_us - rotated_us > 1.0
+    return matters and rotated_us < warm_us + (cold_us - warm_us) / 3 and cold_us - rotated_us > 1.0

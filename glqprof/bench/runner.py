@@ -65,7 +65,7 @@ def run_bench(plan: Plan, device: Device, progress: Progress = lambda done, tota
         subjects = {}
         for variant in (*plan.variants, *plan.anchors):
             progress(done, total, f"building {variant.name}")
-            subjects[variant.name] = Subject(variant, workloads)
+            subjects[variant.name] = Subject(variant, workloads, device.synchronize)
             tick(f"{variant.name}: built")
         about = _measured_device(device, warnings)
         if device.kind == "cuda" and device.clocks() is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from glqprof.bench.registry import Group, Run, SameBits, Tolerance, Variant
 class Subject:
     """One variant and its ``Run`` for each weight set; ``error`` says why it could not be built ("" if it could)."""
 
-    def __init__(self, variant: Variant, workloads: Sequence[Any]) -> None:
-        """Build the variant once for each weight set."""
+    def __init__(self, variant: Variant, workloads: Sequence[Any], synchronize: Callable[[], None]) -> None:
+        """Build the variant once for each weight set; ``synchronize`` waits for the whole device."""
         self.variant = variant
+        self._synchronize = synchronize
         self.runs: list[Run] = []
         self.error = ""
         try:
@@ -31,8 +32,12 @@ class Subject:
         return self.variant.name
 
     def run(self, index: int, batch: Any, out: Any) -> None:
-        """Compute call number ``index`` of a block: on weight set ``index`` mod the number of sets."""
+        """Compute call number ``index`` of a block, untimed: on weight set ``index`` mod the number of sets.
+
+        Waits for the whole device, so that work left on another stream cannot spoil memory that others get next.
+        """
         self.runs[index % len(self.runs)](batch, out)
+        self._synchronize()
 
 
 class Judged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -68,14 +69,19 @@ def time_block(device: Device, calls: CallSet, timed: Timed, number: int, log: C
     """
     calls.refill(number)
     before = device.clocks()
-    device.synchronize()
-    start = device.now()
+    collecting = gc.isenabled()
+    gc.disable()  # as timeit does: a collection in one block of four would be blamed on that block's variant
     try:
+        device.synchronize()
+        start = device.now()
         timed.launch()
         device.synchronize()
+        seconds = (device.now() - start) / len(calls.outs)
     except Exception as error:
         raise LaunchError(timed.check.judged) from error
-    seconds = (device.now() - start) / len(calls.outs)
+    finally:
+        if collecting:
+            gc.enable()
     after = device.clocks()
     timed.check.block(number)
     throttled = [reading.throttled for reading in (before, after) if reading is not None and reading.throttled]

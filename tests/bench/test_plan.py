@@ -112,3 +112,12 @@ def test_refilled_buffers_stay_in_place_and_their_content_is_new():
     warm = CallSet(group, calls.workloads[:1], 1, 3, Seeds(0), warm=True)
     warm.refill(1)
     assert len(set(warm.inputs)) == 1
+
+
+def test_the_registry_refuses_taken_names_and_unknown_groups(registry):
+    with pytest.raises(ValueError, match="group 'toy' is registered already"):
+        registry.add_group(toy_group())
+    with pytest.raises(ValueError, match="'a' of 'toy' is registered already"):
+        registry.add_variant(variant(FakeDevice(), "a", honest()))
+    with pytest.raises(ValueError, match="names an unknown group 'toy'"):
+        Registry().add_variant(variant(FakeDevice(), "a", honest()))
