@@ -151,7 +151,7 @@ class RowBench:
             b.findings.add(THROTTLED, detail)
             return
         if quads.discarded:
-            self.warnings.add(BLOCKS_DISCARDED, f"{name}, {self.rows} rows, {kind}: {quads.discarded} quads")
+            self.warnings.add(BLOCKS_DISCARDED, f"{name}, rows {self.rows}, {kind}: {quads.discarded} quads")
         timing = self._timing(kind, a, b, quads, count)
         self._drift(kind, name, quads)
         setattr(self._times[name], kind, timing)
@@ -167,7 +167,7 @@ class RowBench:
                 self.floors[kind] = own_floor
                 if found.verdict != "not distinguishable":
                     self.warnings.add(
-                        A_A_DIFFERS, f"{self.rows} rows, {kind}: {found.verdict}, ratio {found.ratio:.4f}"
+                        A_A_DIFFERS, f"rows {self.rows}, {kind}: {found.verdict}, ratio {found.ratio:.4f}"
                     )
                 found = Comparison(found.ratio, found.interval, "not distinguishable", BASELINE_AGAINST_ITSELF)
             us = [1e6 * s for s in quads.seconds("A") + quads.seconds("B")]
@@ -195,7 +195,7 @@ class RowBench:
         drift = drift_pct(quads.kept)
         if abs(drift) > max(DRIFT_PCT, self.floors.get(kind) or 0.0):
             way = "slower" if drift > 0 else "faster"
-            detail = f"{self.rows} rows, {kind}, beside {name}: the baseline's own blocks got {abs(drift):.1f} % {way}"
+            detail = f"rows {self.rows}, {kind}, beside {name}: the baseline's own blocks got {abs(drift):.1f} % {way}"
             self.warnings.add(DRIFT, detail)
 
     def _check_graph(self, judged: Judged, calls: CallSet, replay: Call) -> None:

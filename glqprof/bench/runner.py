@@ -57,7 +57,7 @@ def run_bench(plan: Plan, device: Device, progress: Progress = lambda done, tota
         progress(done, total, what)
 
     def tick_rows(rows: int, what: str) -> None:
-        tick(f"{rows} rows, {what}")
+        tick(f"rows {rows}, {what}")
 
     progress(0, total, "making weights")
     with torch.no_grad():

@@ -123,7 +123,7 @@ def findings(result: BenchResult) -> list[str]:
     several = len(result.rows) > 1
     lines = []
     for variant in result.variants:
-        who = f"{variant.name}, {variant.rows} rows" if several else variant.name
+        who = f"{variant.name}, rows {variant.rows}" if several else variant.name
         lines += [f"{who}: {reason}" for reason in variant.reasons]
     return lines + [f"warning: {warning}" for warning in result.warnings]
 

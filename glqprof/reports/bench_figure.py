@@ -75,7 +75,7 @@ def _scale(axes: Axes) -> None:
 
 
 def _label(result: BenchResult, variant: VariantResult) -> str:
-    name = variant.name if len(result.rows) == 1 else f"{variant.name}, {variant.rows} rows"
+    name = variant.name if len(result.rows) == 1 else f"{variant.name}, rows {variant.rows}"
     return name if variant.ok else f"{name} (invalid)"
 
 
