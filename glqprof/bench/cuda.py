@@ -71,8 +71,8 @@ class CudaDevice:
     def capture(self, calls: Sequence[Call]) -> Call:
         """Warm the calls up on a side stream, as graphs require, and capture them; raises CaptureError."""
         torch = self._torch
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        caller, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(caller)
         with torch.cuda.stream(stream):
             for call in calls:
                 call()
@@ -84,9 +84,8 @@ class CudaDevice:
                     call()
             torch.cuda.synchronize()
         except Exception as error:  # whatever the variant raises, or what CUDA says of a capture made invalid
-            raise CaptureError(
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            ) from error
+            torch.cuda.set_stream(caller)  # torch leaves its own stream current when ending the capture fails
+            raise CaptureError(_first_words(error)) from error
         return lambda: graph.replay()
 
     def flush_l2(self) -> None:
@@ -151,6 +150,14 @@ class CudaDevice:
             profiler.export_chrome_trace(str(path))
             events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
         return read_call(events, graph)
+
+
+def _first_words(error: BaseException) -> str:
+    """Return the first line of what was raised first: ending a broken capture raises once more, and says less."""
+    while error.__context__ is not None:
+        error = error.__context__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def driver_version() -> str:
