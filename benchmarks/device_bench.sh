@@ -44,10 +44,11 @@ bf16() {
 }
 
 sanitize() { # the kernels' tests alone: the bench's own use CUPTI, which cannot run beside the sanitizer
-  local tool word failed=0
+  local tool word failed=0 only=()
+  compute-sanitizer --help | grep -q -- --kernel-regex && only=(--kernel-regex kns=glq_) # torch's kernels are not ours
   for tool in memcheck racecheck; do
     GLQPROF_GPU_RECORD=$out/gpu-test-$tool.json GLQPROF_SANITIZER=$tool PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-      timeout 280 compute-sanitizer --tool "$tool" --kernel-regex kns=glq_ --error-exitcode 9 --print-limit 20 \
+      timeout 280 compute-sanitizer --tool "$tool" "${only[@]}" --error-exitcode 9 --print-limit 20 \
       python3 -m pytest tests/gpu -q -x -p no:cacheprovider --ignore-glob='*test_bench_*' \
       -k "${GLQPROF_SANITIZE_TESTS:-test_recorded_inputs or test_adversarial}" && word=clean || { word=FAILED; failed=1; }
     echo "compute-sanitizer $tool: $word"

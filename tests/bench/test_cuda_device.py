@@ -23,7 +23,7 @@ class Graphs:
     def set_stream(self, stream):
         self.current = stream
 
-    def Stream(self):  # noqa: N802 - torch's name
+    def Stream(self):  # torch writes it so
         return SimpleNamespace(wait_stream=lambda other: None)
 
     def stream(self, stream):
@@ -32,7 +32,7 @@ class Graphs:
     def graph(self, graph, stream):
         return Scope(self, stream, broken=True)
 
-    def CUDAGraph(self):  # noqa: N802
+    def CUDAGraph(self):
         return SimpleNamespace(replay=lambda: setattr(self, "replays", self.replays + 1))
 
     def synchronize(self):
