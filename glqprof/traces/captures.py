@@ -59,7 +59,7 @@ def load_trace(path: Path, *, launch_config: bool = True) -> Trace:
     if head.startswith(LFS_MAGIC):
         raise InputError(path, "is a Git LFS pointer, not the file itself; run `git lfs pull`")
     with _unpacked(path, head) as plain:
-        head = _head(plain) if plain != path else head
+        head = _head(plain, path) if plain != path else head
         if head.startswith(SQLITE_MAGIC):
             from glqprof.traces.readers.nsys_sqlite import read_nsys_sqlite
 
@@ -77,16 +77,17 @@ def load_trace(path: Path, *, launch_config: bool = True) -> Trace:
     raise InputError(path, _why_unknown(path, head))
 
 
-def _head(path: Path) -> bytes:
+def _head(path: Path, shown_as: Path | None = None) -> bytes:
+    shown_as = shown_as or path
     try:
         with path.open("rb") as file:
             head = file.read(256)
     except FileNotFoundError:
-        raise InputError(path, "no such file or folder; check the path") from None
+        raise InputError(shown_as, "no such file or folder; check the path") from None
     except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror}); check its permissions") from None
+        raise InputError(shown_as, f"cannot be read ({error.strerror}); check its permissions") from None
     if not head:
-        raise InputError(path, "is empty; the profiler wrote nothing, capture again")
+        raise InputError(shown_as, "is empty; the profiler wrote nothing, capture again")
     return head
 
 

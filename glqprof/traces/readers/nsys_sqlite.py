@@ -19,9 +19,9 @@ from glqprof.traces.schema.trace import Trace, TraceInfo, api_base_name
 
 PREFIX = "CUPTI_ACTIVITY_KIND_"
 ACTIVITY = {
-    "start_ns": Column(("start",)),
-    "end_ns": Column(("end",)),
-    "device": Column(("deviceId",), np.int32),
+    "start_ns": Column(("start",), required=True),
+    "end_ns": Column(("end",), required=True),
+    "device": Column(("deviceId",), np.int32, required=True),
     "context": Column(("contextId",), np.int32, -1),
     "stream": Column(("streamId",), np.int64, -1),
     "correlation_id": Column(("correlationId",), np.int64, -1),
@@ -39,8 +39,8 @@ LAUNCH_CONFIG = {
     "dynamic_smem_bytes": Column(("dynamicSharedMemory",), np.int32),
 }
 HOST = {
-    "start_ns": Column(("start",)),
-    "end_ns": Column(("end",)),
+    "start_ns": Column(("start",), required=True),
+    "end_ns": Column(("end",), required=True),
     "global_tid": Column(("globalTid",), np.int64, -1),
     "name_id": Column(("nameId",), np.int32, -1),
 }
@@ -78,12 +78,21 @@ def read_nsys_sqlite(path: Path, *, shown_as: Path | None = None, launch_config:
     damaged, locked, or no nsys export.
     """
     file = SqliteFile(path, shown_as)
+    try:
+        return _read(file, launch_config)
+    except (ValueError, TypeError, OverflowError) as error:  # values that no export holds: text for a number, 2^63
+        raise InputError(file.shown_as, f"is a damaged nsys export ({error}); export or copy it again") from error
+
+
+def _read(file: SqliteFile, launch_config: bool) -> Trace:
     meta = _metadata(file)
     if not meta and not any(t.startswith(PREFIX) for t in file.columns):
         raise InputError(
             file.shown_as, "is a SQLite database but not an nsys export (no META_DATA_EXPORT, no CUPTI tables)"
         )
-    strings = dict(file.rows('SELECT id, value FROM "StringIds"')) if file.has("StringIds") else {}
+    strings: dict[int, str] = {}
+    if file.has("StringIds"):
+        strings = dict(file.rows('SELECT id, CAST(value AS TEXT) FROM "StringIds"'))
     devices = _DeviceMap(file)
     kernel_columns = ACTIVITY | {
         "name_id": Column(("demangledName", "shortName"), np.int32, -1),
@@ -155,17 +164,14 @@ def _names(ids: np.ndarray, strings: dict[int, str], rename: Any = None) -> pd.C
     """Categorical names for string ids. Several ids may carry one string (or one after ``rename``): one category."""
     if len(ids) == 0:
         return pd.Categorical.from_codes([], categories=pd.Index([], dtype=object))
-    low = int(ids.min())
-    present = np.zeros(int(ids.max()) - low + 1, bool)
-    present[ids - low] = True
-    used = np.flatnonzero(present) + low
+    codes, used = pd.factorize(ids)
     categories: dict[str, int] = {}
-    code_of = np.zeros(len(present), np.int32)
-    for string_id in used.tolist():
+    code_of = np.zeros(len(used), np.int32)
+    for position, string_id in enumerate(used.tolist()):
         text = strings.get(string_id, f"<string {string_id}>" if string_id >= 0 else "")
         text = rename(text) if rename else text
-        code_of[string_id - low] = categories.setdefault(text, len(categories))
-    return pd.Categorical.from_codes(code_of[ids - low], categories=pd.Index(list(categories), dtype=object))
+        code_of[position] = categories.setdefault(text, len(categories))
+    return pd.Categorical.from_codes(code_of[codes], categories=pd.Index(list(categories), dtype=object))
 
 
 class _DeviceMap:
@@ -300,7 +306,7 @@ def _graph_nodes(file: SqliteFile) -> dict[str, Any]:
     data: dict[str, Any] = file.read(
         "CUDA_GRAPH_NODE_EVENTS",
         {
-            "start_ns": Column(("start",)),
+            "start_ns": Column(("start",), required=True),
             "global_tid": Column(("globalTid",), np.int64, -1),
             "graph_node_id": Column(("graphNodeId",), np.int64, -1),
             "original_graph_node_id": Column(("originalGraphNodeId",), np.int64, -1),
@@ -313,9 +319,9 @@ def _graph_nodes(file: SqliteFile) -> dict[str, Any]:
 def _ranges(file: SqliteFile, strings: dict[int, str], last_ns: int) -> dict[str, Any]:
     open_end = -1
     columns = {
-        "start_ns": Column(("start",)),
-        "end_ns": Column(("end",), np.int64, open_end),
-        "event_type": Column(("eventType",), np.int32),
+        "start_ns": Column(("start",), required=True),
+        "end_ns": Column(("end",), np.int64, open_end, required=True),
+        "event_type": Column(("eventType",), np.int32, required=True),
         "global_tid": Column(("globalTid",), np.int64, -1),
         "end_global_tid": Column(("endGlobalTid",), np.int64, -1),
         "text": Column(("text",), text=True),
@@ -324,7 +330,7 @@ def _ranges(file: SqliteFile, strings: dict[int, str], last_ns: int) -> dict[str
     types = ", ".join(map(str, NVTX_RANGES))
     data: dict[str, Any] = file.read("NVTX_EVENTS", columns, where=f"eventType IN ({types}) AND start IS NOT NULL")
     data["is_open"] = data["end_ns"] == open_end
-    last_ns = max([last_ns, *data["start_ns"].tolist()[-1:], int(data["end_ns"].max(initial=open_end))])
+    last_ns = max([last_ns, *(int(data[c].max(initial=open_end)) for c in ("start_ns", "end_ns"))])
     data["end_ns"][data["is_open"]] = last_ns
     end_tid = data.pop("end_global_tid")
     data["crosses_threads"] = (end_tid >= 0) & (end_tid != data["global_tid"])

@@ -19,17 +19,21 @@ from glqprof.errors import InputError
 CHUNK_ROWS = 262_144
 # Rows of one Arrow batch: the driver's default of 1,024 makes the batches' own cost show.
 BATCH_ROWS = "65536"
+# A rollback journal that counts; a finished transaction deletes, empties or zeroes it.
+JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 @dataclass(frozen=True)
 class Column:
     """A column to read: ``names`` are tried in order (they changed over the versions); ``default`` stands for NULL and
-    for a table that has none of them. ``text`` columns come as Arrow dictionaries, others as ``dtype``."""
+    for a table that has none of them, unless it is ``required``. ``text`` columns come as Arrow dictionaries of UTF-8
+    (bytes that are none are replaced), others as ``dtype``."""
 
     names: tuple[str, ...]
     dtype: Any = np.int64
     default: int = 0
     text: bool = False
+    required: bool = False
 
     def sql(self, present: set[str]) -> str | None:
         """The SQL expression, or None when the table has no such column."""
@@ -37,7 +41,7 @@ class Column:
         if name is None:
             return None
         # Without COALESCE the driver types a column by its first batch, and fails where that held only NULL.
-        return f"coalesce(\"{name}\", '')" if self.text else f'coalesce("{name}", {self.default})'
+        return f"CAST(coalesce(\"{name}\", '') AS TEXT)" if self.text else f'coalesce("{name}", {self.default})'
 
 
 class SqliteFile:
@@ -60,11 +64,12 @@ class SqliteFile:
                 ) from None
             # A WAL-mode file in a folder that cannot be written opens only as immutable.
             self.columns = self._query(_columns)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._damaged(error) from None
         finally:
             if "db" in locals():
                 db.close()
+        self._check_unfinished()
 
     def _damaged(self, error: Exception) -> InputError:
         return InputError(self.shown_as, f"is a damaged SQLite database ({error}); export or copy it again")
@@ -84,6 +89,20 @@ class SqliteFile:
                 self.shown_as, f"is cut short ({size:,} of {page * pages:,} bytes); copy or export it again"
             )
 
+    def _check_unfinished(self) -> None:
+        """Refuse a file whose journal holds what belongs in it (a writer at work, or one that died): reading it as
+        immutable would silently show another state."""
+        journal = self.path.with_name(self.path.name + "-journal")
+        log = self.path.with_name(self.path.name + "-wal")
+        if _starts_with(journal, JOURNAL_MAGIC):
+            raise InputError(self.shown_as, f"was left amid a write ({journal.name} beside it); export it again")
+        if _starts_with(log, b""):
+            raise InputError(
+                self.shown_as,
+                f"has writes that are not in it yet ({log.name} beside it); close the program that writes it, or run "
+                "`sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'`",
+            )
+
     def _uri(self) -> str:
         return f"file:{quote(str(self.path))}?mode=ro&immutable=1"
 
@@ -93,7 +112,7 @@ class SqliteFile:
         db.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
             return function(db)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._damaged(error) from None
         finally:
             db.close()
@@ -111,12 +130,18 @@ class SqliteFile:
     ) -> dict[str, np.ndarray | pa.Array]:
         """The table's columns as numpy arrays of their dtypes (text columns as Arrow dictionary arrays).
 
-        Empty arrays when the table is absent. Chunks of rowids are read by as many threads as there are cores: the
-        driver works outside the interpreter lock.
+        Empty arrays when the table is absent. Raises InputError when it lacks a required column. Chunks of rowids are
+        read by as many threads as there are cores: the driver works outside the interpreter lock.
         """
         present = self.columns.get(table, set())
         wanted = {key: column.sql(present) for key, column in columns.items()}
         selected = {key: sql for key, sql in wanted.items() if sql is not None}
+        lacking = [column.names[0] for key, column in columns.items() if column.required and wanted[key] is None]
+        if present and lacking:
+            raise InputError(
+                self.shown_as,
+                f"has a table {table} without column {lacking[0]}, a schema not known here; update glqprof",
+            )
         chunks: list[dict[str, np.ndarray | pa.Array]] = []
         if present and selected:
             # Two subqueries: SQLite scans the whole table for min and max in one.
@@ -162,10 +187,35 @@ class SqliteFile:
             if kind.text:
                 if not pa.types.is_string(column.type):  # no row: the driver had nothing to type it by
                     column = pa.chunked_array([pa.array([], pa.string())])
-                chunk[key] = column.combine_chunks().dictionary_encode()
-            else:
+                chunk[key] = _valid_utf8(column.combine_chunks().dictionary_encode())
+            elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or not len(column):
                 chunk[key] = column.to_numpy().astype(kind.dtype, copy=False)
+            else:
+                name = kind.names[0]
+                raise InputError(
+                    self.shown_as, f"is a damaged SQLite database (column {name} holds no number); export it again"
+                )
         return chunk
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    """Whether the file is there, not empty, and starts so."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(max(len(magic), 1))
+        return len(head) > 0 and head.startswith(magic)
+    except OSError:
+        return False
+
+
+def _valid_utf8(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The driver hands over a text's bytes as they are; programs name ranges in other encodings too."""
+    try:
+        column.dictionary.validate(full=True)
+    except ValueError:  # ArrowInvalid, or a UnicodeDecodeError of its own message
+        texts = [raw.decode("utf-8", "replace") for raw in column.dictionary.cast(pa.binary()).to_pylist()]
+        return pa.DictionaryArray.from_arrays(column.indices, pa.array(texts, pa.string()))
+    return column
 
 
 def _columns(db: sqlite3.Connection) -> dict[str, set[str]]:

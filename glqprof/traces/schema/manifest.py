@@ -102,4 +102,4 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return msgspec.json.decode(raw, type=Manifest)
     except msgspec.ValidationError as error:
-        raise InputError(path, f"does not follow {MANIFEST_SCHEMA}: {error}") from None
+        raise InputError(path, f"does not follow {MANIFEST_SCHEMA} ({error}); mend it or capture again") from None

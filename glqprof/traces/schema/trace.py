@@ -161,8 +161,12 @@ class Trace:
         return cls(info=info, warnings=list(warnings or []), **built)
 
     def span_ns(self) -> tuple[int, int]:
-        """First start and last end over all activities, calls and ranges; (0, 0) when the trace is empty."""
-        frames = [self.kernels, self.copies, self.memsets, self.graphs, self.api, self.ranges]
+        """First start and last end over all activities, calls and ranges; (0, 0) when the trace is empty.
+
+        A graph launch whose timing was not collected (start and end 0) is no moment of the trace.
+        """
+        timed = self.graphs[(self.graphs["start_ns"] != 0) | (self.graphs["end_ns"] != 0)]
+        frames = [self.kernels, self.copies, self.memsets, timed, self.api, self.ranges]
         filled = [f for f in frames if len(f)]
         if not filled:
             return 0, 0
