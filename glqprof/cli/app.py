@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated, Any
+import traceback
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from glqprof import __version__
+from glqprof.cli.bench import bench
 from glqprof.cli.breakdown import breakdown
 from glqprof.cli.compare import compare
 from glqprof.cli.demo import demo
+from glqprof.cli.kernels import kernels
 from glqprof.errors import InputError
+
+# Typer comes with a click of its own in some versions: this is the class that the installed one raises.
+_ClickException: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="glqprof",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Says where every millisecond of an LLM decode went, and compares captures and kernel variants honestly.",
@@ -43,26 +49,37 @@ def root(
 
 app.command()(breakdown)
 app.command()(compare)
+app.command()(bench)
+app.command()(kernels)
 app.command()(demo)
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; never returns normally."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in arguments[:1]
     try:
-        app(arguments, standalone_mode=True)
-    except InputError as error:
-        if debug:
-            raise
+        status = app(arguments, prog_name="glqprof", standalone_mode=False)
         sys.stdout.flush()
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+    except InputError as error:
+        _fail(str(error), debug)
+    except _ClickException as error:
+        command = getattr(getattr(error, "ctx", None), "command_path", "glqprof")
+        _fail(f"{command}: {error.format_message().rstrip('.')}; see {command} --help", debug)
+    except typer.Abort:
+        sys.exit(130)
+    except SystemExit as stop:
+        # Commands raise typer.Exit. What exits here is Typer or rich when the reader of the output (head, less) has
+        # seen enough, with status 1, which means a failed check to our users.
+        sys.exit(0 if stop.code == 1 and "_GLQPROF_COMPLETE" not in os.environ else stop.code)
     except (MemoryError, OSError) as error:
-        if debug:
-            raise
-        print(f"error: {error or type(error).__name__}; run again with --debug for details", file=sys.stderr)
-        sys.exit(2)
+        _fail(f"{error or type(error).__name__}; see glqprof --debug {' '.join(arguments)}", debug)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exc()
+    sys.stdout.flush()
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

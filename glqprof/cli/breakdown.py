@@ -19,6 +19,7 @@ from glqprof.cli.options import (
     StreamOption,
     TopOption,
     WindowOption,
+    analysed,
     print_document,
 )
 
@@ -61,28 +62,18 @@ def breakdown(
 
     The closed account gives every nanosecond of the window to one row: GPU work by bucket, or why the GPU was idle.
     """
-    import glqprof
+    from glqprof.errors import InputError
     from glqprof.reports.breakdown_document import account_table, breakdown_document
     from glqprof.reports.breakdown_json import breakdown_json
     from glqprof.reports.document import Table
+    from glqprof.reports.figures import account_figure, check_figure_path, timeline_figure
     from glqprof.traces.schema.buckets import load_bucket_rules
 
     rules = load_bucket_rules(buckets)
-    result = glqprof.breakdown(
-        glqprof.load(capture, launch_config=False),
-        window=window,
-        device=device,
-        process=process,
-        stream=stream,
-        buckets=rules,
-    )
-    if figure or timeline:
-        from glqprof.reports.figures import account_figure, timeline_figure
-
-        if figure:
-            account_figure([result], figure)
-        if timeline:
-            timeline_figure(result, timeline, step)
+    for path in (figure, timeline):
+        if path is not None:
+            check_figure_path(path)
+    result = analysed(capture, window=window, device=device, process=process, stream=stream, rules=rules)
     json_object = breakdown_json(result, top) if form is Format.json else None
     if form is Format.json:
         from glqprof.reports.document import Document
@@ -95,6 +86,12 @@ def breakdown(
         if view is View.summary:
             tables = [account_table(result, d) for d in result.devices if d.account]
         csv_table = _with_device(tables, [d.device for d in result.devices])
+        if form is Format.csv and csv_table is None:
+            raise InputError(capture, f"has no table for CSV in view {view.value}; see it with --format table")
+    if figure is not None:
+        account_figure([result], figure)
+    if timeline is not None:
+        timeline_figure(result, timeline, step)
     print_document(document, form, json_object=json_object, csv_table=csv_table)
 
 

@@ -16,6 +16,7 @@ from glqprof.cli.options import (
     ProcessOption,
     TopOption,
     WindowOption,
+    analysed,
     print_document,
 )
 
@@ -44,25 +45,23 @@ def compare(
     from glqprof.reports.compare_document import compare_document, row_table
     from glqprof.reports.compare_json import compare_json
     from glqprof.reports.document import Column, Table
+    from glqprof.reports.figures import account_figure, check_figure_path
     from glqprof.traces.schema.buckets import load_bucket_rules
 
     rules = load_bucket_rules(buckets)
+    if figure is not None:
+        check_figure_path(figure)
 
     def side(paths: str) -> list[Breakdown]:
         names = [paths] if Path(paths).exists() else paths.split(",")
         return [
-            glqprof.breakdown(
-                glqprof.load(name, launch_config=False), window=window, device=device, process=process, buckets=rules
-            )
-            for name in names
+            analysed(name, window=window, device=device, process=process, stream=None, rules=rules) for name in names
         ]
 
     base_side = side(base)
     sides = [side(candidate) for candidate in candidates]
     comparisons = glqprof.compare(base_side, *sides)
-    if figure:
-        from glqprof.reports.figures import account_figure
-
+    if figure is not None:
         account_figure([base_side[0], *(s[0] for s in sides)], figure)
     tables = [row_table(c) for c in comparisons]
     csv_table = Table(

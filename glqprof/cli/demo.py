@@ -31,6 +31,10 @@ def demo(
     from glqprof.reports.sentences import breakdown_sentence, compare_sentence
     from glqprof.traces.captures import bundled_capture
 
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(output, f"cannot be made ({error.strerror}); choose another folder with -o") from None
     sides = [glqprof.breakdown(glqprof.load(bundled_capture(name), launch_config=False)) for name in (BASE, CANDIDATE)]
     comparisons = glqprof.compare(*sides)
     documents = [breakdown_document(side, top=8) for side in sides] + [compare_document(comparisons, top=8)]
@@ -39,10 +43,6 @@ def demo(
         document.parts.append(Text([sentence], "headline"))
         print_document(document, Format.table, json_object=None, csv_table=None)
         typer.echo("\n" + "─" * 80 + "\n")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(output, f"cannot be made ({error.strerror}); choose another folder with -o") from None
     account_figure(sides, output / "account.png")
     timeline_figure(sides[0], output / "timeline.png")
     whole = Document("Where did the time go: GLQ v0.2.12 and v0.2.13 on an H200", [Text(sentences)])

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from glqprof.analysis.breakdown import Breakdown
     from glqprof.reports.document import Document, Table
+    from glqprof.traces.schema.buckets import BucketRule
 
 
 class Format(StrEnum):
@@ -41,17 +45,36 @@ BucketsOption = Annotated[Path | None, typer.Option(help="Your own bucket rules 
 TopOption = Annotated[int, typer.Option(min=1, help="How many kernels (layers, calls, gaps) to list.")]
 
 
+def analysed(
+    path: Path | str,
+    *,
+    window: str | None,
+    device: int | None,
+    process: int | None,
+    stream: int | None,
+    rules: Sequence[BucketRule],
+) -> Breakdown:
+    """Load a capture and break it down; an option that finds nothing in it is an error that names the capture."""
+    import glqprof
+    from glqprof.errors import InputError
+
+    capture = glqprof.load(path, launch_config=False)
+    try:
+        return glqprof.breakdown(capture, window=window, device=device, process=process, stream=stream, buckets=rules)
+    except InputError as error:
+        if error.subject in (capture.name, capture.trace.info.name):
+            raise InputError(path, error.problem) from error
+        raise InputError(path, f"{error.subject} {error.problem}") from error
+
+
 def print_document(document: Document, form: Format, *, json_object: Any, csv_table: Table | None) -> None:
     """Print one result in the chosen format; JSON is one object and nothing else."""
     if form is Format.json:
-        json.dump(json_object, sys.stdout, indent=1, allow_nan=False)
-        sys.stdout.write("\n")
+        sys.stdout.write(json.dumps(json_object, indent=1, allow_nan=False) + "\n")
     elif form is Format.csv:
-        from glqprof.errors import InputError
         from glqprof.reports.csv_table import to_csv
 
-        if csv_table is None:
-            raise InputError(document.title, "has no table for CSV here; use --format json")
+        assert csv_table is not None, "commands refuse --format csv where they have no table"
         sys.stdout.write(to_csv(csv_table))
     elif form is Format.markdown:
         from glqprof.reports.markdown import to_markdown

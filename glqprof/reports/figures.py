@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,8 +251,22 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 
+def check_figure_path(path: Path) -> None:
+    """Raise InputError when no figure can be written to ``path``: asked before anything is read or drawn."""
+    if _kind(path) not in FORMATS:
+        raise InputError(path, f"is no figure type that can be written; end it in .{', .'.join(FORMATS)}")
+    if path.is_dir():
+        raise InputError(path, "is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(path, "cannot be written: its folder does not exist; make it or choose another")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(path, "cannot be written (permission denied); choose another folder")
+
+
+def _kind(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
+
+
 def _save(figure: Figure, path: Path) -> None:
-    kind = path.suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise InputError(path, f"is no figure type that can be written; end it in {', '.join(FORMATS)}")
-    write_atomically(path, lambda file: figure.savefig(file, format=kind))
+    check_figure_path(path)
+    write_atomically(path, lambda file: figure.savefig(file, format=_kind(path)))
