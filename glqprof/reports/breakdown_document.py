@@ -261,7 +261,8 @@ def gap_table(b: Breakdown, top: int) -> Table:
         Column("idle µs", "idle_us", digits=1),
         Column("host", "host", text=True),
         Column("host call", "host_call", text=True),
-        Column("before → after", "between", text=True, flexible=True),
+        Column("before", "before", text=True, flexible=True),
+        Column("after", "after", text=True, flexible=True),
     ]
     rows: list[list[Cell]] = [
         [
@@ -269,7 +270,8 @@ def gap_table(b: Breakdown, top: int) -> Table:
             r.idle_us,
             str(r.host),
             str(r.host_call),
-            f"{short_kernel_name(r.before) or 'start'} → {short_kernel_name(r.after) or 'end'}",
+            short_kernel_name(r.before) or "(start)",
+            short_kernel_name(r.after) or "(end)",
         ]
         for r in b.gaps(top).itertuples()
     ]

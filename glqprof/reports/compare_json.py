@@ -8,6 +8,7 @@ from typing import Any
 from glqprof.analysis.compare import Comparison, Pair
 
 SCHEMA = "glqprof.compare/1"
+TOTALS = ("syncs", "launches", "kernel_sum_ms", "blocking_copies")
 
 
 def compare_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -33,7 +34,8 @@ def _candidate(c: Comparison) -> dict[str, Any]:
             }
             for r in c.rows.itertuples()
         ],
-        "totals": {name: _pair(pair) for name, pair in c.totals.items()},
+        # Calls are not counted where a side has no API records: the key stays, its value is null.
+        "totals": {name: _pair(c.totals[name]) if name in c.totals else None for name in TOTALS},
         "kernels": [
             {
                 "name": str(r.name),

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 Cell = str | int | float | bool | None
 
 
+def printable(text: str) -> str:
+    """Names come from the program that was captured: a line break or an escape code in one must not reach a page or a
+    terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 @dataclass(frozen=True)
 class Column:
     """``title`` as shown; ``key`` is the CSV header (units in names); ``digits`` of a float; ``signed`` shows a plus;
@@ -30,7 +36,7 @@ class Column:
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, str):
-            return value
+            return printable(value)
         if self.percent:
             return f"{100 * value:{'+' if self.signed else ''}.1f} %"
         if isinstance(value, float) and round(value, self.digits) == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glqprof.reports.document import Document, Table, Text
+from glqprof.reports.document import Document, Table, Text, printable
 
 
 def to_markdown(document: Document) -> str:
@@ -44,6 +44,7 @@ def _cell(text: str, code: bool = False) -> str:
 
 
 def _escape(text: str) -> str:
-    for mark in ("\\", "|", "*", "_", "<", "`"):
+    text = printable(text)
+    for mark in ("\\", "|", "*", "_", "<", "`", "[", "]"):
         text = text.replace(mark, "\\" + mark)
     return text

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from glqprof.reports.document import Column, Document, Table, Text
+from glqprof.reports.document import Document, Table, Text, printable
 
 BAR_WIDTH = 8
+MIN_TEXT_WIDTH = 8
 GAP = 2
 STYLES = {"headline": "bold", "plain": "", "warning": "yellow"}
 
@@ -20,7 +22,7 @@ def draw(document: Document, console: Console) -> None:
             console.print()
         if isinstance(part, Text):
             for line in part.lines:
-                console.print(RichText(line, STYLES[part.style]))
+                console.print(RichText(printable(line), STYLES[part.style]))
         else:
             _draw_table(part, console)
 
@@ -56,20 +58,23 @@ def _draw_table(table: Table, console: Console) -> None:
 
 
 def _widths(table: Table, total: int) -> list[int]:
-    """Natural widths, but what does not fit is taken from the flexible column alone: numbers are never cut."""
-    natural = [_width(table, column) for column in table.columns]
-    spare = total - sum(natural) - GAP * len(natural) - (BAR_WIDTH if table.bar else -GAP)
-    if spare < 0:
-        for i, column in enumerate(table.columns):
-            if column.flexible:
-                natural[i] = max(natural[i] + spare, 8)
-    return natural
+    """Natural widths; what does not fit is taken from the flexible columns, then from the other texts, never from
+    numbers."""
+    widths = [_width(table, position) for position in range(len(table.columns))]
+    excess = sum(widths) + GAP * (len(widths) - 1) + (GAP + BAR_WIDTH if table.bar else 0) - total
+    flexible = [i for i, column in enumerate(table.columns) if column.flexible]
+    texts = [i for i, column in enumerate(table.columns) if column.text and not column.flexible]
+    for group in (flexible, texts):
+        while excess > 0 and group and max(widths[i] for i in group) > MIN_TEXT_WIDTH:
+            widths[max(group, key=lambda i: widths[i])] -= 1
+            excess -= 1
+    return widths
 
 
-def _width(table: Table, column: Column) -> int:
-    position = list(table.columns).index(column)
+def _width(table: Table, position: int) -> int:
+    column = table.columns[position]
     rows = [*table.rows, table.total] if table.total is not None else table.rows
-    return max([len(column.title), *(len(column.show(row[position])) for row in rows)])
+    return max([cell_len(column.title), *(cell_len(column.show(row[position])) for row in rows)])
 
 
 def _bar(share: float) -> str:
