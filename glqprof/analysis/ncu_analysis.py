@@ -1,0 +1,50 @@
+"""Everything said of one ncu report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glqprof.analysis.ncu_diagnosis import Diagnosis, diagnose
+from glqprof.analysis.ncu_numbers import KernelNumbers, kernel_numbers
+from glqprof.analysis.ncu_roofline import RooflinePoint, roofline_point
+from glqprof.analysis.ncu_weights import KernelWeight
+from glqprof.traces.schema.ncu import Launch, NcuReport, RuleResult
+
+
+@dataclass(frozen=True)
+class KernelAnalysis:
+    """One launch: its numbers, what binds it, ncu's own rule results, its place under the roofline.
+
+    ``weight``: its kernel's share of a decode, where a timeline was given and holds the kernel.
+    """
+
+    numbers: KernelNumbers
+    diagnosis: Diagnosis
+    rules: tuple[RuleResult, ...]
+    roofline: RooflinePoint | None
+    weight: KernelWeight | None = None
+
+
+@dataclass(frozen=True)
+class NcuAnalysis:
+    """One report; ``kernels`` in the order of their ids, or by what a fix is worth once they are weighted."""
+
+    name: str
+    source: str
+    kernels: tuple[KernelAnalysis, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> list[str]:
+        """Names of the GPUs, where the report has them."""
+        return sorted({k.numbers.gpu for k in self.kernels if k.numbers.gpu})
+
+
+def analyse(report: NcuReport) -> NcuAnalysis:
+    """Analyse every launch of a report."""
+    return NcuAnalysis(report.name, report.source, tuple(_kernel(x, report.source) for x in report.launches), report.notes)
+
+
+def _kernel(launch: Launch, source: str) -> KernelAnalysis:
+    numbers = kernel_numbers(launch)
+    return KernelAnalysis(numbers, diagnose(numbers, source), launch.rules, roofline_point(launch, numbers))
