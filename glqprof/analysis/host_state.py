@@ -55,8 +55,9 @@ class HostTimeline:
         last = np.searchsorted(self.times, end, "right") - 1
         # How many spans run through the start of each segment, from which they cover it whole; what lies before a
         # span's begin and after its end in its own two segments is mended below.
-        covered = np.bincount(first + 1, minlength=len(self.times) + 1)[: len(self.times) + 1]
-        covered -= np.bincount(last + 1, minlength=len(self.times) + 1)
+        covered = np.zeros(len(self.times) + 1, np.int32)
+        np.add.at(covered, first + 1, 1)
+        np.subtract.at(covered, last + 1, 1)
         np.cumsum(covered, out=covered)
         whole = np.flatnonzero(covered[1:-1])
         length = (self.times[whole + 1] - self.times[whole]) * covered[1 + whole]

@@ -42,7 +42,9 @@ class NcuAnalysis:
 
 def analyse(report: NcuReport) -> NcuAnalysis:
     """Analyse every launch of a report."""
-    return NcuAnalysis(report.name, report.source, tuple(_kernel(x, report.source) for x in report.launches), report.notes)
+    return NcuAnalysis(
+        report.name, report.source, tuple(_kernel(x, report.source) for x in report.launches), report.notes
+    )
 
 
 def _kernel(launch: Launch, source: str) -> KernelAnalysis:

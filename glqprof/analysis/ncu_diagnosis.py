@@ -98,8 +98,10 @@ class Diagnosis:
 
     @property
     def label(self) -> str:
-        """The first two in a few words."""
-        return ", ".join(LABELS[f.code] for f in self.findings[:2])
+        """What binds in a few words; a latency that comes from gathers in L2 says so."""
+        codes = [f.code for f in self.findings]
+        gathers = ["l2-gather-bound"] if "l2-gather-bound" in codes[1:] else []
+        return ", ".join(LABELS[code] for code in [codes[0], *gathers])
 
 
 def diagnose(numbers: KernelNumbers, source: str = "raw") -> Diagnosis:
@@ -219,9 +221,9 @@ def _latency_bound(n: KernelNumbers, flight: InFlight | None) -> Finding | None:
     how = "collect the stalls to see what the warps wait for"
     if leading is not None:
         name = leading.reason.replace("_", " ")
-        total = f" of {n.cycles_per_issue:.1f} warp cycles per issue" if n.cycles_per_issue else ""
+        total = f" of {n.cycles_per_issue:.1f}" if n.cycles_per_issue else ""
         if leading.cycles_per_issue is not None:
-            evidence.append(Evidence(name, leading.cycles_per_issue, "cycles per issue", f"{leading.share:.0%}{total}"))
+            evidence.append(Evidence(name, leading.cycles_per_issue, "cycles/issue", f"{leading.share:.0%}{total}"))
         else:
             evidence.append(Evidence(name, 100 * leading.share, "%", "of samples"))
         title = f"Latency: a warp mostly {MEANING.get(leading.reason, 'waits: ' + name)}."
@@ -230,7 +232,8 @@ def _latency_bound(n: KernelNumbers, flight: InFlight | None) -> Finding | None:
     evidence += _optional("DRAM throughput", n.memory.dram_pct, "%", f"of peak: {far}")
     evidence += _optional("occupancy", n.occupancy.achieved_pct, "%", _limited(n))
     evidence += _optional("issue slots used", n.compute.issue_pct, "%", "of active cycles")
-    if flight is not None and leading is not None and leading.reason == "long_scoreboard":
+    waits_for_memory = leading is not None and leading.reason == "long_scoreboard"
+    if flight is not None and waits_for_memory and _grid_too_small(n) is None:  # an average over idle SMs says nothing
         evidence.append(_flight_evidence(flight))
     return Finding("latency-bound", title, tuple(evidence), how)
 
@@ -280,7 +283,9 @@ def _tail_bound(n: KernelNumbers) -> Finding | None:
     if o.tail_pct is None or o.waves is None or o.tail_pct < TAIL_PCT:
         return None
     evidence = (
-        Evidence("waves", o.waves, "", f"{o.blocks or 0:,} blocks, {o.fitting_blocks or 0} fit on each of {o.sm_count} SMs"),
+        Evidence(
+            "waves", o.waves, "", f"{o.blocks or 0:,} blocks, {o.fitting_blocks or 0} fit on each of {o.sm_count} SMs"
+        ),
         Evidence("block slots empty in the last wave", o.tail_pct, "%", "of all, if blocks take equally long"),
     )
     how = "make the number of blocks a multiple of what fits at once, or use a persistent grid with smaller pieces"
@@ -314,4 +319,3 @@ def _optional(what: str, value: float | None, unit: str, note: str = "") -> list
 
 def _evidence_rate(level: str, bytes_s: float | None) -> list[Evidence]:
     return _optional(f"{level} rate", None if bytes_s is None else bytes_s / 1e9, "GB/s")
-

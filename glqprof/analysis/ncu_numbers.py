@@ -204,9 +204,7 @@ def _memory(launch: Launch, duration_ns: float | None) -> Memory:
     l2_bytes_s = launch.first("l1tex__m_xbar2l1tex_read_bytes.sum.per_second")
     if l2_bytes_s is None:
         l2_bytes_s = _ratio(l2_bytes, seconds)
-    loads = launch.first(
-        "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "smsp__sass_inst_executed_op_global_ld.sum"
-    )
+    loads = launch.first("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "smsp__sass_inst_executed_op_global_ld.sum")
     shared = [launch.first(f"smsp__sass_inst_executed_op_shared_{op}.sum") for op in ("ld", "st")]
     passes = [launch.first(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum") for op in ("ld", "st")]
     local = [launch.first(f"l1tex__t_requests_pipe_lsu_mem_local_op_{op}.sum") for op in ("ld", "st")]
@@ -246,14 +244,18 @@ def _compute(launch: Launch) -> Compute:
     return Compute(
         pct=launch.first("sm__throughput" + _PEAK),
         tensor_pct=launch.first(
-            "sm__pipe_tensor_cycles_active" + _PEAK, "sm__inst_executed_pipe_tensor" + _PEAK, "sm__pipe_tc_cycles_active" + _PEAK
+            "sm__pipe_tensor_cycles_active" + _PEAK,
+            "sm__inst_executed_pipe_tensor" + _PEAK,
+            "sm__pipe_tc_cycles_active" + _PEAK,
         ),
         issue_pct=issue if issue is not None or idle is None else 100 - idle,
         warps=launch.first("smsp__warps_active.avg.per_cycle_active"),
         eligible_warps=launch.first("smsp__warps_eligible.avg.per_cycle_active"),
         instructions=launch.first("smsp__inst_issued.sum", "smsp__inst_executed.sum"),
         clock_hz=launch.first(
-            "gpc__cycles_elapsed.avg.per_second", "smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second"
+            "gpc__cycles_elapsed.avg.per_second",
+            "smsp__cycles_elapsed.avg.per_second",
+            "sm__cycles_elapsed.avg.per_second",
         ),
     )
 

@@ -42,12 +42,13 @@ def nest(start: Array, end: Array) -> Nesting:
     count = len(start)
     parent = np.full(count, -1, np.int32)
     order = _order(start, end)
-    s, e = (start, end) if len(order) == count and _ascending(start) else (start[order], end[order])
     if len(order) == 0:
         return Nesting(np.zeros(0, np.int64), np.zeros(0, np.int32), parent)
     times = np.empty(2 * len(order), np.int64)
     owner = np.full(2 * len(order), -1, np.int32)
-    times[0::2], times[1::2] = s, e
+    s, e = times[0::2], times[1::2]  # views: a large capture holds millions of calls, each copy counts
+    np.take(start, order, out=s)
+    np.take(end, order, out=e)
     owner[0::2] = order
     reach = np.maximum.accumulate(e)
     opens_group = np.ones(len(order), bool)
