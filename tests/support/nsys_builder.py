@@ -368,7 +368,8 @@ class NsysExport:
 
     def write(self, path: Path) -> Path:
         """Write the SQLite file, compressed when the name ends in .gz; returns its path."""
-        plain = path.with_name(path.name.removesuffix(".gz"))
+        plain = path if path.suffix != ".gz" else path.with_name(path.name + ".unpacked")
+        plain.unlink(missing_ok=True)
         with sqlite3.connect(plain) as db:
             for table, rows in [*self.rows.items(), ("StringIds", self._string_rows())]:
                 if rows:
