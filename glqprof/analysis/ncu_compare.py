@@ -1,7 +1,7 @@
 """Two reports, kernel by kernel: which launch of one is which of the other, and what changed between them.
 
-ncu measures a launch alone and once; a duration that differs by a few per cent is no evidence of a faster kernel. Counts
-(instructions, sectors, registers) repeat far better than durations.
+ncu measures a launch alone and once; a duration that differs by a few per cent is no evidence of a faster kernel.
+Counts (instructions, sectors, registers) repeat far better than durations.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Match:
 
 @dataclass(frozen=True)
 class NcuComparison:
-    """``matches`` in the base's order; ``vanished`` are launches of the base without a partner, ``appeared`` the others.
+    """``matches`` in the base's order; ``vanished``: launches of the base without a partner, ``appeared``: the others.
 
     ``base_us`` and ``cand_us``: summed durations of all launches of a side, None where one lacks its duration.
     """

@@ -130,14 +130,14 @@ def diagnose(numbers: KernelNumbers, source: str = "raw") -> Diagnosis:
 
 
 def _missing(n: KernelNumbers) -> list[str]:
+    memory = n.memory.dram_pct is not None or n.memory.busiest_pct is not None
     present = {
-        "speed of light": n.duration_us is not None and (n.memory.dram_pct is not None or n.memory.busiest_pct is not None)
-        and n.compute.pct is not None,
+        "speed of light": n.duration_us is not None and memory and n.compute.pct is not None,
         "launch": n.occupancy.blocks is not None and n.occupancy.sm_count is not None,
         "stalls": bool(n.stalls),
         "memory": n.memory.l2_hit_pct is not None and n.memory.sectors_per_request is not None,
         "scheduler": n.compute.issue_pct is not None,
-    }  # fmt: skip
+    }
     if n.workload != "kernel":  # ncu gives a range or a graph no launch of its own
         present["launch"] = True
     return [what for what, there in present.items() if not there]
@@ -242,7 +242,8 @@ def _limited(n: KernelNumbers) -> str:
     o = n.occupancy
     if o.limiter == GRID and o.blocks and o.sm_count and o.fitting_blocks:
         each = o.blocks / o.sm_count
-        return f"grid of {o.blocks} on {o.sm_count} SMs: {each:.{1 if each >= 1 else 2}f} blocks a SM, {o.fitting_blocks} fit"
+        shown = f"{each:.1f}" if each >= 1 else f"{each:.2f}"
+        return f"grid of {o.blocks} on {o.sm_count} SMs: {shown} blocks a SM, {o.fitting_blocks} fit"
     return f"limited by {o.limiter}" if o.limiter not in (None, "none") else ""
 
 
@@ -265,7 +266,7 @@ def _l2_gather_bound(n: KernelNumbers) -> Finding | None:
         *_optional("sectors per L2 request", m.l2_sectors_per_request, "", "4 is a full 128 B line"),
         *_optional("L2 throughput", m.l2_pct, "%", "of peak"),
     ]
-    how = "keep the gathered table in shared memory (smaller entries if it does not fit), so that a gather stays on the SM"
+    how = "keep the gathered table in shared memory (smaller entries if it does not fit): a gather then stays on the SM"
     return Finding("l2-gather-bound", "Scattered small reads that L2 serves set the pace.", tuple(evidence), how)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from glqprof.analysis.ncu_numbers import KernelNumbers
 
-# Round numbers for sm_80 to sm_100, where an L2 hit without load takes 200 to 300 SM cycles and DRAM adds 100 to 250 ns.
+# Round numbers for sm_80 to sm_100: an L2 hit without load takes 200 to 300 SM cycles, and DRAM adds 100 to 250 ns.
 # benchmarks/ncu_device.sh chases pointers to measure both on the GPU that it runs on.
 UNLOADED_L2_CYCLES = 270.0
 DRAM_EXTRA_NS = 150.0

@@ -1,4 +1,4 @@
-"""One key for a kernel's name as nsys and ncu write it: nsys ``void k<(int)3>(float *)``, ncu ``void k<3>(float *)``."""
+"""One key for a kernel's name: nsys writes ``void k<(int)3>(float *)``, ncu ``void k<3>(float *)``."""
 
 from __future__ import annotations
 

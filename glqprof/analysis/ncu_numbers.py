@@ -28,8 +28,9 @@ class Occupancy:
 
     ``limiter``: what keeps resident blocks down: "grid too small" where the grid has fewer blocks than fit at once,
     else the smallest of the limits in ``blocks_per_sm`` (registers, shared memory, blocks, barriers), or "none" where
-    the SM can be full. ``waves``: blocks ÷ blocks that fit at once on all SMs. ``tail_pct``: block slots that stay empty
-    in the last wave, of all slots of all waves (None below one wave). ``sm_active_pct``: SM cycles with any warp, of all.
+    the SM can be full. ``waves``: blocks ÷ blocks that fit at once on all SMs. ``tail_pct``: block slots that stay
+    empty in the last wave, of all slots of all waves (None below one wave). ``sm_active_pct``: SM cycles with any warp,
+    of all.
     """
 
     achieved_pct: float | None
@@ -55,10 +56,10 @@ class Occupancy:
 class Memory:
     """Traffic and how it was asked for.
 
-    ``l1_pct`` is of the active cycles (as ncu prints it), ``shared_pct`` the shared-memory data pipe, shuffles included.
-    ``l2_bytes_s``: from L2 into the SMs; ``*_peak_bytes_s``: what 100 % would be at this launch's clocks.
-    ``sectors_per_request``: 32-byte sectors of L1 per global load of a warp; ``bytes_per_sector``: of 32, those that the
-    threads used; ``l2_sectors_per_request``: sectors that L2 serves per request from L1. ``shared_ways``: passes of the
+    ``l1_pct`` is of the active cycles (as ncu prints it), ``shared_pct`` of the shared-memory data pipe, shuffles
+    included. ``l2_bytes_s``: from L2 into the SMs; ``*_peak_bytes_s``: what 100 % would be at this launch's clocks.
+    ``sectors_per_request``: 32-byte sectors of L1 per global load of a warp; ``bytes_per_sector``: of 32, those that
+    the threads used; ``l2_sectors_per_request``: sectors that L2 serves per request from L1. ``shared_ways``: passes of the
     data pipe per shared load or store; 1 is free of bank conflicts. ``spill_requests``: local loads and stores of
     spilled registers, or all local ones where the report does not tell them apart.
     """

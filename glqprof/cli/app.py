@@ -15,6 +15,7 @@ from glqprof.cli.breakdown import breakdown
 from glqprof.cli.compare import compare
 from glqprof.cli.demo import demo
 from glqprof.cli.kernels import kernels
+from glqprof.cli.ncu import ncu
 from glqprof.errors import InputError
 
 # Typer comes with a click of its own in some versions: this is the class that the installed one raises.
@@ -51,6 +52,7 @@ app.command()(breakdown)
 app.command()(compare)
 app.command()(bench)
 app.command()(kernels)
+app.command()(ncu)
 app.command()(demo)
 
 

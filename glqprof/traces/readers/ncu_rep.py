@@ -114,7 +114,7 @@ def _integer(metrics: dict[str, float], name: str) -> int | None:
 
 
 def _refuse_cut(path: Path, shown: Path) -> None:
-    """Walk the file's blocks (NVIDIA's extras/FileFormat): each is a size, a header and the payload that it announces."""
+    """Walk the file's blocks (ncu's extras/FileFormat): each is a size, a header and the payload that it announces."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
