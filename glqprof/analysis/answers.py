@@ -40,8 +40,14 @@ class Answer:
 
 def refuse_unusable(trace: Trace) -> None:
     """Raise InputError for a capture without any GPU work, saying why there is none as far as its records tell."""
-    if len(trace.kernels) or len(trace.copies) or len(trace.memsets) or len(trace.graphs):
+    timed = ((trace.graphs["start_ns"] != 0) | (trace.graphs["end_ns"] != 0)).any()
+    if len(trace.kernels) or len(trace.copies) or len(trace.memsets) or timed:
         return
+    if len(trace.graphs):
+        raise InputError(
+            trace.info.name,
+            f"holds {len(trace.graphs)} graph launches, none of them timed, and no other work; {NODE_TRACE}",
+        )
     text = " ".join(trace.diagnostics["text"].astype(str)).lower()
     if "permission" in text or "nvgpuctrperm" in text or "insufficient privilege" in text:
         why = "the profiler lacked permission; run as root or allow it (NVreg_RestrictProfilingToAdminUsers=0)"

@@ -45,7 +45,8 @@ def resolve_window(trace: Trace, work: GpuWork, selector: str | None) -> Window:
     """Choose the window: ``nvtx:GLOB``, ``all``, ``START:END`` (seconds from the first event), or the default.
 
     The default runs from the first start to the last end of the ranges matching ``decode_token*``; where there is
-    none, over all GPU work, with a note. Raises InputError for a selector that is malformed or matches nothing.
+    none, over all GPU work, with a note. START:END is cut to the capture, with a note. Raises InputError for a selector
+    that is malformed or matches nothing.
     """
     steps = glob_matcher(STEP_GLOB)
     if selector is None:
@@ -74,7 +75,14 @@ def resolve_window(trace: Trace, work: GpuWork, selector: str | None) -> Window:
     if start >= last or end <= first:
         span = (last - first) / 1e9
         raise InputError(f"--window {selector}", f"lies outside the capture, which holds 0:{span:.3f} seconds")
-    return _with_steps(trace, Window(selector, start, end, _no_steps(), steps))
+    # What lies outside the capture is not known to be idle: the window is cut to what was recorded.
+    inside = max(start, first), min(end, last)
+    note = (
+        ""
+        if inside == (start, end)
+        else f"--window is cut to the capture, which holds 0:{(last - first) / 1e9:.9f} seconds"
+    )
+    return _with_steps(trace, Window(selector, *inside, _no_steps(), steps, note))
 
 
 def _matching(trace: Trace, matches: Callable[[str], bool]) -> pd.DataFrame:
