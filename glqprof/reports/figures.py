@@ -188,6 +188,8 @@ def _occupancy(
     edges = np.linspace(start_ns, end_ns, bins + 1)
     base = np.full(bins, float(lane) + 0.4)
     for start, end, colour in spans:
+        if not len(start):  # a lane need not hold every kind
+            continue
         order = np.argsort(start, kind="stable")
         left, right = np.maximum(start[order], start_ns), np.minimum(end[order], end_ns)
         left = np.maximum(left, np.concatenate([left[:1], np.maximum.accumulate(right)[:-1]]))  # overlaps count once
