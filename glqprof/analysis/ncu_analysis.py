@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from glqprof.analysis.ncu_diagnosis import Diagnosis, diagnose
 from glqprof.analysis.ncu_numbers import KernelNumbers, kernel_numbers
 from glqprof.analysis.ncu_roofline import RooflinePoint, roofline_point
-from glqprof.analysis.ncu_weights import KernelWeight
 from glqprof.traces.schema.ncu import Launch, NcuReport, RuleResult
+
+if TYPE_CHECKING:  # weights come from a timeline, which loads pandas; a report alone does without
+    from glqprof.analysis.ncu_weights import KernelWeight
 
 
 @dataclass(frozen=True)

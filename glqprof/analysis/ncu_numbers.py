@@ -59,8 +59,8 @@ class Memory:
     ``l1_pct`` is of the active cycles (as ncu prints it), ``shared_pct`` of the shared-memory data pipe, shuffles
     included. ``l2_bytes_s``: from L2 into the SMs; ``*_peak_bytes_s``: what 100 % would be at this launch's clocks.
     ``sectors_per_request``: 32-byte sectors of L1 per global load of a warp; ``bytes_per_sector``: of 32, those that
-    the threads used; ``l2_sectors_per_request``: sectors that L2 serves per request from L1. ``shared_ways``: passes of the
-    data pipe per shared load or store; 1 is free of bank conflicts. ``spill_requests``: local loads and stores of
+    the threads used; ``l2_sectors_per_request``: sectors that L2 serves per request from L1. ``shared_ways``: passes of
+    the data pipe per shared load or store; 1 is free of bank conflicts. ``spill_requests``: local loads and stores of
     spilled registers, or all local ones where the report does not tell them apart.
     """
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glqprof.analysis.ncu_analysis import KernelAnalysis, NcuAnalysis
 from glqprof.analysis.ncu_compare import NcuComparison
 from glqprof.analysis.ncu_diagnosis import Diagnosis
 from glqprof.analysis.ncu_in_flight import InFlight
-from glqprof.analysis.ncu_weights import KernelWeight
 from glqprof.traces.schema.ncu import RuleResult
+
+if TYPE_CHECKING:
+    from glqprof.analysis.ncu_weights import KernelWeight
 
 SCHEMA = "glqprof.ncu/1"
 

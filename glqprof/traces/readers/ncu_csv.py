@@ -69,8 +69,8 @@ def read_ncu_csv(text: str, shown_as: Path) -> NcuReport:
 def _split(text: str, shown_as: Path) -> _Page:
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
-        if "Kernel Name" in line and line.lstrip('"').startswith("ID"):
-            header = next(csv.reader([line]))
+        header = next(csv.reader([line])) if "Kernel Name" in line and line.lstrip('"').startswith("ID") else []
+        if header[:1] == ["ID"] and "Kernel Name" in header:
             marks = '"' if line.startswith('"') else '"0123456789,'
             other = [item.rstrip() for item in lines[:number]]
             body = "".join(_table_lines(lines[number + 1 :], marks, other, shown_as))

@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)
 # 27.595.520 or 1.234,5 or 28,00: groups by point, space or apostrophe, or a decimal comma.
 _EUROPEAN = re.compile(
     r"^[+-]?(?:\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:[.\u00a0\u202f '’]\d{3})+,\d+|\d+,\d+"
-    r"|\d{1,3}(?:[\u00a0\u202f'’]\d{3})+(?:[.,]\d+)?)$"
+    r"|\d{1,3}(?:[\u00a0\u202f '’]\d{3})+(?:[.,]\d+)?)$"
 )
 _ABSENT = frozenset({"", "n/a", "nan", "-nan", "inf", "-inf", "(null)", "no data"})
 

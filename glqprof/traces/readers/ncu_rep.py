@@ -47,7 +47,7 @@ def read_ncu_rep(path: Path, *, shown_as: Path | None = None) -> NcuReport:
             shown, f"cannot be read by ncu-report {package.get_version()} ({error}); update it or copy the file again"
         ) from None
     if not actions:
-        raise InputError(shown, "holds no kernel: the filter matched nothing; widen -k or --launch-skip, profile again")
+        raise InputError(shown, "holds no kernel: the filter matched nothing, or it is cut; widen -k or --launch-skip")
     units: dict[str, str] = {}
     launches = tuple(_launch(number, action, units) for number, action in enumerate(actions))
     if not any(launch.metrics for launch in launches):
@@ -124,7 +124,9 @@ def _refuse_cut(path: Path, shown: Path) -> None:
             header = file.read(_length(file.read(4)))
             file.seek(_payload_bytes(header), 1)
         if file.tell() != size:
-            raise InputError(shown, f"is cut: {file.tell() - size:,} bytes of it are missing; copy it again")
+            raise InputError(
+                shown, f"is cut or damaged: a block of it ends {file.tell() - size:,} bytes behind it; copy it again"
+            )
 
 
 def _length(four: bytes) -> int:
