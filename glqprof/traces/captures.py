@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from glqprof.errors import InputError
 from glqprof.traces.schema.manifest import MANIFEST_NAME, Manifest, read_manifest
 from glqprof.traces.schema.trace import Trace
@@ -58,7 +60,7 @@ def load_trace(path: Path, *, launch_config: bool = True) -> Trace:
     head = _head(path)
     if head.startswith(LFS_MAGIC):
         raise InputError(path, "is a Git LFS pointer, not the file itself; run `git lfs pull`")
-    with _unpacked(path, head) as plain:
+    with _unpacked(path, head) as plain, _damage_reported(path):
         head = _head(plain, path) if plain != path else head
         if head.startswith(SQLITE_MAGIC):
             from glqprof.traces.readers.nsys_sqlite import read_nsys_sqlite
@@ -109,6 +111,16 @@ def _unpacked(path: Path, head: bytes) -> Iterator[Path]:
                 path, f"cannot be unpacked into {folder} ({error.strerror}); free space or set TMPDIR"
             ) from None
         yield plain
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    """Values that no such file holds (text or a list for a number, 2^64, 1e30 µs) mean a damaged file, not a bug."""
+    try:
+        with np.errstate(invalid="raise"):
+            yield
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise InputError(path, f"holds values that cannot be right ({error}); export or copy it again") from error
 
 
 def _why_unknown(path: Path, head: bytes) -> str:

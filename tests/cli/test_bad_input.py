@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,24 @@ def text_for_a_number(folder: Path) -> Path:
     return path
 
 
+def chrome_with(**wrong: object) -> Callable[[Path], Path]:
+    def chrome_trace(folder: Path) -> Path:
+        kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1, "args": {}}
+        path = folder / "trace.json"
+        path.write_text(json.dumps({"traceEvents": [kernel | wrong]}), encoding="ascii")
+        return path
+
+    return chrome_trace
+
+
+def gpu_with_text_for_a_number(folder: Path) -> Path:
+    path = two_token_decode().write(folder / "run.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE TARGET_INFO_GPU SET smCount = 'many'")
+    db.close()
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -197,6 +216,11 @@ def text_for_a_number(folder: Path) -> Path:
         (below_a_file, ["cannot be read"]),
         (no_such_schema, ["CUPTI_ACTIVITY_KIND_KERNEL", "without column start", "update glqprof"]),
         (text_for_a_number, ["correlationId", "export it again"]),
+        (gpu_with_text_for_a_number, ["many", "copy it again"]),
+        (chrome_with(ts="soon"), ["soon", "copy it again"]),
+        (chrome_with(ts=1e30), ["copy it again"]),
+        (chrome_with(name=["k"]), ["copy it again"]),
+        (chrome_with(args={"correlation": 2**64}), ["copy it again"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

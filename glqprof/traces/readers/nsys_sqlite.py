@@ -78,13 +78,6 @@ def read_nsys_sqlite(path: Path, *, shown_as: Path | None = None, launch_config:
     damaged, locked, or no nsys export.
     """
     file = SqliteFile(path, shown_as)
-    try:
-        return _read(file, launch_config)
-    except (ValueError, TypeError, OverflowError) as error:  # values that no export holds: text for a number, 2^63
-        raise InputError(file.shown_as, f"is a damaged nsys export ({error}); export or copy it again") from error
-
-
-def _read(file: SqliteFile, launch_config: bool) -> Trace:
     meta = _metadata(file)
     if not meta and not any(t.startswith(PREFIX) for t in file.columns):
         raise InputError(
