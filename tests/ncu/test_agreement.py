@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 
+from ncu.reports import DETAILS, RAW, decimals
+
 from glqprof.traces.ncu_reports import load_ncu_report
 from glqprof.traces.readers.ncu_labels import metric_name
 from glqprof.traces.schema.ncu import base_unit
-from ncu.reports import DETAILS, RAW, decimals
 
 
 def test_raw_and_details_pages_agree_to_the_digits_printed():
@@ -33,6 +34,13 @@ def test_raw_and_details_pages_agree_to_the_digits_printed():
 def test_both_pages_give_the_same_launches():
     raw, details = load_ncu_report(RAW), load_ncu_report(DETAILS)
     for a, b in zip(raw.launches, details.launches, strict=True):
-        assert (a.id, a.name, a.grid, a.block, a.process, a.stream) == (b.id, b.name, b.grid, b.block, b.process, b.stream)
+        assert (a.id, a.name, a.grid, a.block, a.process, a.stream) == (
+            b.id,
+            b.name,
+            b.grid,
+            b.block,
+            b.process,
+            b.stream,
+        )
     shared = set(raw.units) & set(details.units)
     assert {n: raw.units[n] for n in shared} == {n: details.units[n] for n in shared}

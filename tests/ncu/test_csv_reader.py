@@ -6,12 +6,12 @@ import csv
 import gzip
 
 import pytest
+from ncu.reports import DETAILS, RAW, T4, raw_text, rows_of, write_rows
 
 from glqprof.errors import InputError
 from glqprof.traces.ncu_reports import is_same_session, join_pages, load_ncu_report
 from glqprof.traces.readers.ncu_numbers import parse_number
 from glqprof.traces.schema.ncu import base_unit
-from ncu.reports import DETAILS, RAW, T4, raw_text, rows_of, write_rows
 
 IDENTITY = 11
 
@@ -48,7 +48,9 @@ def test_identity_of_a_launch_keeps_commas_and_brackets_of_names():
     first, t4 = load_ncu_report(RAW).launches[0], load_ncu_report(T4).launches[0]
     assert first.name.startswith("void glq_matvec_splitk_scratch_kernel<3>(float *, const __half *, const short *, ")
     assert (first.grid, first.block, first.device, first.compute_capability) == ((84, 4, 1), (32, 8, 1), 0, "9.0")
-    assert t4.name.endswith("(Array<long long, 1, C, mutable, aligned>, Array<long long, 1, C, mutable, aligned>, long long)")
+    assert t4.name.endswith(
+        "(Array<long long, 1, C, mutable, aligned>, Array<long long, 1, C, mutable, aligned>, long long)"
+    )
     assert (t4.grid, t4.block, t4.compute_capability) == ((1024, 1, 1), (256, 1, 1), "7.5")
 
 
@@ -111,7 +113,9 @@ def test_a_single_n_a_is_missing_and_never_zero(tmp_path):
     rows[0][header.index("dram__bytes_read.sum")] = "n/a"
     first, second = load_ncu_report(write_rows(tmp_path / "x.csv", [header, units, *rows])).launches[:2]
     assert "dram__bytes_read.sum" not in first.metrics
-    assert second.metrics["dram__bytes_read.sum"] == pytest.approx(float(rows[1][header.index("dram__bytes_read.sum")]) * 1e6)
+    assert second.metrics["dram__bytes_read.sum"] == pytest.approx(
+        float(rows[1][header.index("dram__bytes_read.sum")]) * 1e6
+    )
 
 
 def test_without_grid_columns_the_grid_comes_from_the_metrics(tmp_path):

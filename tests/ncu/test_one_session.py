@@ -1,16 +1,16 @@
-"""Raw page, details page and .ncu-rep of one H200 session of our own kernels: the same numbers to the digits printed."""
+"""Raw page, details page and .ncu-rep of one H200 session of our own kernels: the same numbers, to the last digit."""
 
 from __future__ import annotations
 
 import csv
 
 import pytest
+from ncu.reports import DATA, decimals
 
 from glqprof.analysis.ncu_analysis import analyse
 from glqprof.traces.ncu_reports import load_ncu_report
 from glqprof.traces.readers.ncu_labels import metric_name
 from glqprof.traces.schema.ncu import base_unit
-from ncu.reports import DATA, decimals
 
 REP, RAW, DETAILS = (DATA / name for name in ("session.ncu-rep.gz", "session-raw.csv", "session-details.csv"))
 pytestmark = pytest.mark.skipif(

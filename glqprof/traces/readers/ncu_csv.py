@@ -154,9 +154,11 @@ def _details(page: _Page, units: dict[str, str]) -> dict[int, _Building]:
         raise InputError(page.shown_as, "holds a header and no launch: nothing was profiled, or it is cut")
     at = {name: i for i, name in enumerate(page.header)}
     needed = at["Metric Value"] + 1
+    lengths = {len(row) for row in page.rows[:-1]} or {len(page.rows[-1])}  # a metric's row is shorter than a rule's
     built: dict[int, _Building] = {}
     for row in page.rows:
-        if len(row) < needed:
+        whole = len(row) >= needed and len(row) in lengths and (row[at["Metric Name"]] or len(row) == len(page.header))
+        if not whole:
             raise InputError(
                 page.shown_as, f"is cut: a row of launch {row[0]} has {len(row)} columns; copy or export it again"
             )

@@ -121,8 +121,9 @@ def _refuse_cut(path: Path, shown: Path) -> None:
             raise InputError(shown, "is no Nsight Compute report (it does not begin with NVR); give an .ncu-rep or CSV")
         file.seek(_length(file.read(4)), 1)
         while file.tell() < size:
-            header = file.read(_length(file.read(4)))
-            file.seek(_payload_bytes(header), 1)
+            length = _length(file.read(4))
+            header = file.read(length)
+            file.seek(_payload_bytes(header) + length - len(header), 1)
         if file.tell() != size:
             raise InputError(
                 shown, f"is cut or damaged: a block of it ends {file.tell() - size:,} bytes behind it; copy it again"
