@@ -87,3 +87,12 @@ def test_what_only_begins_like_a_report_is_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(InputError, match="cut"):
             load_ncu_report(path)
+
+
+def test_a_report_overwritten_in_the_middle_is_refused(plain, tmp_path):
+    data = bytearray(plain.read_bytes())
+    data[400_000:403_000] = bytes(3_000)
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="is damaged"):
+        load_ncu_report(path)

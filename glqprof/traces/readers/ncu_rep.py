@@ -6,6 +6,7 @@ import importlib
 import math
 import re
 import struct
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,15 @@ def read_ncu_rep(path: Path, *, shown_as: Path | None = None) -> NcuReport:
         actions = [r.action_by_idx(i) for r in ranges for i in range(r.num_actions())]
     except (RuntimeError, AttributeError, ValueError) as error:
         raise InputError(
-            shown, f"cannot be read by ncu-report {package.get_version()} ({error}); update it or copy the file again"
+            shown, f"cannot be read by ncu-report {version('ncu-report')} ({error}); update it or copy the file again"
         ) from None
     if not actions:
         raise InputError(shown, "holds no kernel: the filter matched nothing, or it is cut; widen -k or --launch-skip")
     units: dict[str, str] = {}
     launches = tuple(_launch(number, action, units) for number, action in enumerate(actions))
-    if not any(launch.metrics for launch in launches):
-        raise InputError(shown, "holds no measured value; profile again with access to the GPU's counters")
+    bare = [launch.id for launch in launches if not launch.metrics]  # even without counters a launch has its shape
+    if bare:
+        raise InputError(shown, f"is damaged: launch {bare[0]} holds no metric at all; copy the file again")
     return NcuReport(shown.name, "ncu-rep", launches, units)
 
 
