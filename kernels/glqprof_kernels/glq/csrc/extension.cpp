@@ -113,16 +113,31 @@ class Layer {
     moe_.overflow = reinterpret_cast<unsigned long long*>(overflow_.data_ptr<int64_t>());
   }
 
+  // Raises ValueError for inputs that the kernels cannot take; `run` relies on it having been called.
+  void check_inputs(const Tensor& x, const Tensor& ids, const Tensor& weights, const Tensor& out) const {
+    const c10::Device device = up_.planes[0].device();
+    TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == moe_.up.cols, "x must be [tokens, ", moe_.up.cols, "], not ", x.sizes());
+    TORCH_CHECK_VALUE(x.scalar_type() == torch::kFloat16, "x must be fp16, not ", x.scalar_type());
+    TORCH_CHECK_VALUE(x.device() == device, "x is on ", x.device(), ", the weights on ", device);
+    TORCH_CHECK_VALUE(ids.dim() == 2 && ids.size(0) == x.size(0), "ids must be [tokens, top_k], not ", ids.sizes());
+    TORCH_CHECK_VALUE(ids.scalar_type() == torch::kInt64 || ids.scalar_type() == torch::kInt32, "ids must be integers, not ",
+                      ids.scalar_type());
+    TORCH_CHECK_VALUE(weights.sizes() == ids.sizes(), "weights have shape ", weights.sizes(), ", ids ", ids.sizes());
+    TORCH_CHECK_VALUE(weights.scalar_type() == torch::kFloat32, "weights must be fp32, not ", weights.scalar_type());
+    check_tensor(out, "out", torch::kFloat16, {x.size(0), moe_.down.rows}, device);
+    TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(out.data_ptr()) % 4 == 0, "out must be 4-byte aligned");
+    const c10::cuda::CUDAGuard guard(device);
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(), &capturing));
+    TORCH_CHECK(capturing == cudaStreamCaptureStatusNone,
+                "this GLQ variant reads expert ids back to the host and cannot be captured in a CUDA graph");
+  }
+
   void run(int64_t variant, const Tensor& x, const Tensor& ids, const Tensor& weights, bool mask_invalid,
            const Tensor& out) const {
     const c10::Device device = up_.planes[0].device();
     const c10::cuda::CUDAGuard guard(device);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    check_inputs(x, ids, weights, out, device);
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &capturing));
-    TORCH_CHECK(capturing == cudaStreamCaptureStatusNone,
-                "this GLQ variant reads expert ids back to the host and cannot be captured in a CUDA graph");
     if (x.size(0) == 0) return;
 
     // The host copies live until the loop has ended. Pageable, hence blocking: two in every variant.
@@ -156,20 +171,6 @@ class Layer {
   }
 
  private:
-  void check_inputs(const Tensor& x, const Tensor& ids, const Tensor& weights, const Tensor& out,
-                    const c10::Device& device) const {
-    TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == moe_.up.cols, "x must be [tokens, ", moe_.up.cols, "], not ", x.sizes());
-    TORCH_CHECK_VALUE(x.scalar_type() == torch::kFloat16, "x must be fp16, not ", x.scalar_type());
-    TORCH_CHECK_VALUE(x.device() == device, "x is on ", x.device(), ", the weights on ", device);
-    TORCH_CHECK_VALUE(ids.dim() == 2 && ids.size(0) == x.size(0), "ids must be [tokens, top_k], not ", ids.sizes());
-    TORCH_CHECK_VALUE(ids.scalar_type() == torch::kInt64 || ids.scalar_type() == torch::kInt32, "ids must be integers, not ",
-                      ids.scalar_type());
-    TORCH_CHECK_VALUE(weights.sizes() == ids.sizes(), "weights have shape ", weights.sizes(), ", ids ", ids.sizes());
-    TORCH_CHECK_VALUE(weights.scalar_type() == torch::kFloat32, "weights must be fp32, not ", weights.scalar_type());
-    check_tensor(out, "out", torch::kFloat16, {x.size(0), moe_.down.rows}, device);
-    TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(out.data_ptr()) % 4 == 0, "out must be 4-byte aligned");
-  }
-
   MatrixTensors up_;
   MatrixTensors down_;
   Tensor overflow_;
@@ -185,8 +186,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         return MatrixTensors{std::move(planes), std::move(tables), std::move(scales), std::move(sv), std::move(su),
                              split_blocks};
       }));
-  // The loop waits for the GPU: other Python threads may run meanwhile.
   pybind11::class_<Layer>(m, "Layer")
       .def(pybind11::init<MatrixTensors, MatrixTensors, int64_t, double, Tensor>())
-      .def("run", &Layer::run, pybind11::call_guard<pybind11::gil_scoped_release>());
+      .def("run", [](const Layer& layer, int64_t variant, const Tensor& x, const Tensor& ids, const Tensor& weights,
+                     bool mask_invalid, const Tensor& out) {
+        // Inputs are checked while the interpreter lock is held: torch 2.11 crashed where it made an error without it.
+        layer.check_inputs(x, ids, weights, out);
+        // The loop waits for the GPU: other Python threads may run meanwhile.
+        const pybind11::gil_scoped_release release;
+        layer.run(variant, x, ids, weights, mask_invalid, out);
+      });
 }
