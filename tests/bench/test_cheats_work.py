@@ -20,7 +20,7 @@ from bench.toys import (
     toy_workload,
 )
 
-from glqprof.bench.registry import SameBits
+from glqprof.bench.registry import SameBits, Tolerance
 from glqprof.bench.runner import run_bench
 
 
@@ -76,6 +76,12 @@ def test_bytes_overstated_to_skip_the_rotation_are_caught_as_warm_l2():
     result = run_bench(replace(plan, baseline=base, variants=(base, plan.variants[1])), bench.device)
     assert result.cache.sets == 1
     assert "warm-l2" in codes(result.variants[1])
+
+
+def test_the_variant_that_moves_least_decides_how_many_sets_rotate():
+    bench = Bench(FakeDevice(l2_bytes=4096))
+    result = bench.run(honest(), bytes_moved=lambda workload, batch: 512)
+    assert (result.cache.sets, result.cache.bytes) == (24, 3 * 4096)
 
 
 def test_warm_is_labelled_and_not_judged_cold():
@@ -157,7 +163,8 @@ def test_one_unwritten_element_is_caught(contract):
     assert "1 of 128 elements" in next(str(reason) for reason in result.reasons if reason.code == "unwritten")
 
 
-def test_an_element_left_unwritten_only_in_timed_calls_is_caught():
+@pytest.mark.parametrize("contract", [SameBits("base"), Tolerance(1e-3)], ids=str)
+def test_an_element_left_unwritten_only_in_timed_calls_is_caught(contract):
     """The identity pass sees honest calls; the outputs of the timed ones give it away."""
 
     def make(device, workload):
@@ -176,7 +183,7 @@ def test_an_element_left_unwritten_only_in_timed_calls_is_caught():
 
         return run
 
-    result = Bench().candidate(make, contract=SameBits("base"))
+    result = Bench().candidate(make, contract=contract)
     assert result.identical
     assert "unwritten" in codes(result)
 
