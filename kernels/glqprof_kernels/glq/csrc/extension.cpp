@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/extension.h>
 
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "host_loop.h"
@@ -13,12 +15,31 @@ namespace {
 
 using torch::Tensor;
 
+std::string text(const char* s) { return s; }
+std::string text(int64_t n) { return std::to_string(n); }
+std::string text(int n) { return std::to_string(n); }
+std::string text(size_t n) { return std::to_string(n); }
+std::string text(c10::ScalarType t) { return c10::toString(t); }
+std::string text(const c10::Device& d) { return d.str(); }
+std::string text(c10::IntArrayRef shape) {
+  std::string s = "[";
+  for (size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
+  return s + "]";
+}
+
+// ValueError in Python. Not TORCH_CHECK_VALUE: its exception ended the process on torch 2.11 (H200), while the standard
+// exceptions, which pybind11 translates by itself, arrive.
+template <typename... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (!holds) throw std::invalid_argument((text(parts) + ...));
+}
+
 void check_tensor(const Tensor& t, const char* name, c10::ScalarType dtype, c10::IntArrayRef shape,
                   const c10::Device& device) {
-  TORCH_CHECK_VALUE(t.scalar_type() == dtype, name, " must be ", dtype, ", not ", t.scalar_type());
-  TORCH_CHECK_VALUE(t.device() == device, name, " is on ", t.device(), ", x on ", device);
-  TORCH_CHECK_VALUE(t.sizes() == shape, name, " has shape ", t.sizes(), ", not ", shape);
-  TORCH_CHECK_VALUE(t.is_contiguous(), name, " must be contiguous");
+  require(t.scalar_type() == dtype, name, " must be ", dtype, ", not ", t.scalar_type());
+  require(t.device() == device, name, " is on ", t.device(), ", x on ", device);
+  require(t.sizes() == shape, name, " has shape ", t.sizes(), ", not ", shape);
+  require(t.is_contiguous(), name, " must be contiguous");
 }
 
 // One matrix of all experts: planes[s] [E, M, N/8] int16, tables[s] [entries, 8] fp16, scales = wscale, r of each later
@@ -33,24 +54,24 @@ struct MatrixTensors {
 
   glq::Matrix view() const {
     const size_t stages = planes.size();
-    TORCH_CHECK_VALUE(stages >= 1 && stages <= glq::kMaxStages, "a GLQ matrix has 1 to 4 stages, not ", stages);
-    TORCH_CHECK_VALUE(tables.size() == stages && scales.size() == stages, "planes, tables and scales differ in number");
-    TORCH_CHECK_VALUE(split_blocks == 16 || split_blocks == 32 || split_blocks == 64,
+    require(stages >= 1 && stages <= glq::kMaxStages, "a GLQ matrix has 1 to 4 stages, not ", stages);
+    require(tables.size() == stages && scales.size() == stages, "planes, tables and scales differ in number");
+    require(split_blocks == 16 || split_blocks == 32 || split_blocks == 64,
                       "split_blocks must be 16, 32 or 64, not ", split_blocks);
-    TORCH_CHECK_VALUE(planes[0].dim() == 3, "an index plane has shape [experts, rows, columns / 8]");
+    require(planes[0].dim() == 3, "an index plane has shape [experts, rows, columns / 8]");
     const c10::Device device = planes[0].device();
     const int64_t experts = planes[0].size(0);
     const int64_t rows = planes[0].size(1);
     const int64_t cols = planes[0].size(2) * 8;
     // The transforms hold a vector in shared memory; 227 KiB of it on sm_90.
-    TORCH_CHECK_VALUE(rows >= 1 && cols >= 8 && rows <= 49152 && cols <= 49152, "sizes beyond 49152 are not supported");
+    require(rows >= 1 && cols >= 8 && rows <= 49152 && cols <= 49152, "sizes beyond 49152 are not supported");
     glq::Matrix m;
     m.stages = static_cast<int>(stages);
     for (size_t s = 0; s < stages; ++s) {
       check_tensor(planes[s], "an index plane", torch::kInt16, {experts, rows, cols / 8}, device);
       check_tensor(scales[s], "wscale or r", torch::kFloat32, {experts}, device);
       check_tensor(tables[s], "a codebook", torch::kFloat16, {tables[s].size(0), 8}, device);
-      TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(tables[s].data_ptr()) % 16 == 0, "a codebook must be 16-byte aligned");
+      require(reinterpret_cast<uintptr_t>(tables[s].data_ptr()) % 16 == 0, "a codebook must be 16-byte aligned");
       m.plane[s] = reinterpret_cast<const uint16_t*>(planes[s].data_ptr());
       m.table[s] = tables[s].data_ptr();
     }
@@ -100,12 +121,12 @@ class Layer {
     moe_.up = up_.view();
     moe_.down = down_.view();
     const c10::Device device = up_.planes[0].device();
-    TORCH_CHECK_VALUE(device.is_cuda(), "the CUDA kernels need weights on a GPU, not on ", device);
-    TORCH_CHECK_VALUE(down_.planes[0].device() == device, "up and down are on different devices");
-    TORCH_CHECK_VALUE(moe_.up.experts == moe_.down.experts, "up and down differ in experts");
-    TORCH_CHECK_VALUE(moe_.up.cols == moe_.down.rows, "up reads ", moe_.up.cols, " values, down writes ", moe_.down.rows);
+    require(device.is_cuda(), "the CUDA kernels need weights on a GPU, not on ", device);
+    require(down_.planes[0].device() == device, "up and down are on different devices");
+    require(moe_.up.experts == moe_.down.experts, "up and down differ in experts");
+    require(moe_.up.cols == moe_.down.rows, "up reads ", moe_.up.cols, " values, down writes ", moe_.down.rows);
     const int factor = activation == 1 ? 2 : 1;
-    TORCH_CHECK_VALUE(moe_.up.rows == factor * moe_.down.cols, "up writes ", moe_.up.rows, " values, down reads ",
+    require(moe_.up.rows == factor * moe_.down.cols, "up writes ", moe_.up.rows, " values, down reads ",
                       moe_.down.cols);
     check_tensor(overflow_, "overflow", torch::kInt64, {1}, device);
     moe_.activation = static_cast<int>(activation);
@@ -116,21 +137,22 @@ class Layer {
   // Raises ValueError for inputs that the kernels cannot take; `run` relies on it having been called.
   void check_inputs(const Tensor& x, const Tensor& ids, const Tensor& weights, const Tensor& out) const {
     const c10::Device device = up_.planes[0].device();
-    TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == moe_.up.cols, "x must be [tokens, ", moe_.up.cols, "], not ", x.sizes());
-    TORCH_CHECK_VALUE(x.scalar_type() == torch::kFloat16, "x must be fp16, not ", x.scalar_type());
-    TORCH_CHECK_VALUE(x.device() == device, "x is on ", x.device(), ", the weights on ", device);
-    TORCH_CHECK_VALUE(ids.dim() == 2 && ids.size(0) == x.size(0), "ids must be [tokens, top_k], not ", ids.sizes());
-    TORCH_CHECK_VALUE(ids.scalar_type() == torch::kInt64 || ids.scalar_type() == torch::kInt32, "ids must be integers, not ",
+    require(x.dim() == 2 && x.size(1) == moe_.up.cols, "x must be [tokens, ", moe_.up.cols, "], not ", x.sizes());
+    require(x.scalar_type() == torch::kFloat16, "x must be fp16, not ", x.scalar_type());
+    require(x.device() == device, "x is on ", x.device(), ", the weights on ", device);
+    require(ids.dim() == 2 && ids.size(0) == x.size(0), "ids must be [tokens, top_k], not ", ids.sizes());
+    require(ids.scalar_type() == torch::kInt64 || ids.scalar_type() == torch::kInt32, "ids must be integers, not ",
                       ids.scalar_type());
-    TORCH_CHECK_VALUE(weights.sizes() == ids.sizes(), "weights have shape ", weights.sizes(), ", ids ", ids.sizes());
-    TORCH_CHECK_VALUE(weights.scalar_type() == torch::kFloat32, "weights must be fp32, not ", weights.scalar_type());
+    require(weights.sizes() == ids.sizes(), "weights have shape ", weights.sizes(), ", ids ", ids.sizes());
+    require(weights.scalar_type() == torch::kFloat32, "weights must be fp32, not ", weights.scalar_type());
     check_tensor(out, "out", torch::kFloat16, {x.size(0), moe_.down.rows}, device);
-    TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(out.data_ptr()) % 4 == 0, "out must be 4-byte aligned");
+    require(reinterpret_cast<uintptr_t>(out.data_ptr()) % 4 == 0, "out must be 4-byte aligned");
     const c10::cuda::CUDAGuard guard(device);
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(), &capturing));
-    TORCH_CHECK(capturing == cudaStreamCaptureStatusNone,
-                "this GLQ variant reads expert ids back to the host and cannot be captured in a CUDA graph");
+    if (capturing != cudaStreamCaptureStatusNone) {
+      throw std::runtime_error("this GLQ variant reads expert ids back to the host and cannot be captured in a CUDA graph");
+    }
   }
 
   void run(int64_t variant, const Tensor& x, const Tensor& ids, const Tensor& weights, bool mask_invalid,
@@ -190,7 +212,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def(pybind11::init<MatrixTensors, MatrixTensors, int64_t, double, Tensor>())
       .def("run", [](const Layer& layer, int64_t variant, const Tensor& x, const Tensor& ids, const Tensor& weights,
                      bool mask_invalid, const Tensor& out) {
-        // Inputs are checked while the interpreter lock is held: torch 2.11 crashed where it made an error without it.
         layer.check_inputs(x, ids, weights, out);
         // The loop waits for the GPU: other Python threads may run meanwhile.
         const pybind11::gil_scoped_release release;
