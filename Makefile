@@ -39,9 +39,10 @@ layers: .venv/made
 unit: .venv/made
 	.venv/bin/python -m pytest --numprocesses 2
 
-# Runs with the machine's own Python, which holds its torch: nothing is installed.
+# Runs with the machine's own Python, which holds its torch: nothing is installed. The record names GPU, driver, commit.
+GPU_RECORD ?= benchmarks/results/gpu-test.json
 gpu-test:
-	PYTHONPATH=.:kernels $(PYTHON) -m pytest tests/gpu
+	PYTHONPATH=.:kernels GLQPROF_GPU_RECORD=$(GPU_RECORD) $(PYTHON) -m pytest tests/gpu
 
 clean:
 	rm -rf .venv .venv-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache glqprof-demo

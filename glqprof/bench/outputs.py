@@ -95,9 +95,9 @@ class OutputCheck:
         findings, judged = self.judged.findings, self.judged
         if judged.bits:
             wrong = differs(out, expected)
-            missing = wrong & holds(out)
-            if bool(missing.any()):
-                self._unwritten(label, int(missing.sum()), out.numel())
+            missing = self._really_unwritten(index, out, wrong & holds(out))
+            if missing:
+                self._unwritten(label, missing, out.numel())
             elif bool(wrong.any()):
                 found = difference(out, expected)
                 detail = f"{label}: {found.count} of {found.elements} elements differ from {judged.anchor.name}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from analysis.by_hand import Recording
 
+from analysis.by_hand import Recording
 from glqprof.traces.schema.trace import Trace, TraceInfo
 
 

@@ -6,11 +6,11 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from analysis.by_hand import Activity, Call, Overhead, Recording, account
-from analysis.make_trace import make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.by_hand import Activity, Call, Overhead, Recording, account
+from analysis.make_trace import make_trace
 from glqprof.analysis.prepared import prepare
 
 HORIZON = 60

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pandas as pd
+
 from analysis.by_hand import Activity, Call, Recording
 from analysis.make_trace import make_trace
-
 from glqprof.analysis.prepared import Prepared, prepare
 from glqprof.traces.schema.buckets import BucketRule, load_bucket_rules
 from glqprof.traces.schema.trace import Trace, TraceInfo

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+import glqprof
 from analysis.by_hand import Recording
 from analysis.make_trace import make_trace
 from analysis.test_windows import CALLS, KERNELS, FakeCapture, manifest, steps
-
-import glqprof
 from glqprof.analysis.breakdown import Breakdown
 from glqprof.traces.schema.manifest import Untraced, UntracedRun
 

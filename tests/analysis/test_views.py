@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+
+import glqprof
 from analysis.by_hand import Activity, Call, Recording
 from analysis.make_trace import make_trace
 from analysis.test_windows import FakeCapture
-
-import glqprof
 from glqprof.analysis.answers import NO, PARTLY, YES
 from glqprof.errors import InputError
 from glqprof.traces.schema.trace import Trace, TraceInfo

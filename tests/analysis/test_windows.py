@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from analysis.by_hand import Activity, Call, Recording
-from analysis.make_trace import make_trace
 
 import glqprof
+from analysis.by_hand import Activity, Call, Recording
+from analysis.make_trace import make_trace
 from glqprof.analysis.prepared import prepare
 from glqprof.errors import InputError
 from glqprof.traces.schema.manifest import Manifest

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from bench.toys import (
     Bench,
     FakeDevice,
@@ -15,7 +16,6 @@ from bench.toys import (
     honest,
     store,
 )
-
 from glqprof.bench.registry import SameBits
 from glqprof.bench.runner import run_bench
 from glqprof.bench.stats import Quad, drift_pct

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from bench.toys import (
     CALL_US,
     KERNEL,
@@ -19,7 +20,6 @@ from bench.toys import (
     toy_group,
     toy_workload,
 )
-
 from glqprof.bench.registry import SameBits, Tolerance
 from glqprof.bench.runner import run_bench
 
@@ -197,6 +197,23 @@ def test_a_result_that_looks_like_poison_is_no_false_alarm():
     group = toy_group(reference=lambda w, batch: torch.where(batch.x > 0, poison, batch.x).double())
     result = Bench(group=group).run(make, make)
     assert result.ok, result.variants
+
+
+def test_a_wrong_result_that_looks_like_poison_is_called_wrong_and_not_unwritten():
+    """As found on the H200: v3b-fp32act computed the poison's bytes where v0.2.12 has their neighbour."""
+
+    def make(bits):
+        value = torch.tensor([bits - 0x10000], dtype=torch.int16).view(torch.float16)
+
+        def build(device, workload):
+            return lambda batch, out: device.launch(lambda: out.copy_(torch.where(batch.x > 0, value, batch.x)))
+
+        return build
+
+    value = torch.tensor([0xA5A4 - 0x10000], dtype=torch.int16).view(torch.float16)
+    group = toy_group(reference=lambda w, batch: torch.where(batch.x > 0, value, batch.x).double())
+    result = Bench(group=group).run(make(0xA5A4), make(0xA5A5), contract=SameBits("base"))
+    assert codes(result.variants[1]) == {"wrong-bits"}
 
 
 # 4. Work on another stream, or outside the capture.

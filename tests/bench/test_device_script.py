@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from bench.toys import Bench, FakeDevice, honest
 
+from bench.toys import Bench, FakeDevice, honest
 from glqprof.bench.discovery import load_bundled
 from glqprof.cli.bench import bench
 

@@ -4,8 +4,8 @@ import sys
 import textwrap
 
 import pytest
-from bench.toys import toy_group
 
+from bench.toys import toy_group
 from glqprof.bench.discovery import load_bundled, load_file
 from glqprof.bench.registry import Registry
 from glqprof.errors import InputError

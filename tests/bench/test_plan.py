@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from bench.toys import FakeDevice, honest, toy_group, variant
 
+from bench.toys import FakeDevice, honest, toy_group, variant
 from glqprof.bench.calls import MAX_SETS, CallSet, Seeds, calls_per_block, sets_needed
 from glqprof.bench.plan import make_plan, parse_options, parse_rows
 from glqprof.bench.registry import Registry, SameBits

@@ -10,9 +10,9 @@ from importlib.resources import files
 
 import jsonschema
 import pytest
-from bench.toys import Bench, FakeDevice, codes, honest, toy_group, variant
 from rich.console import Console
 
+from bench.toys import Bench, FakeDevice, codes, honest, toy_group, variant
 from glqprof.bench.availability import Machine, list_kernels, runs_on
 from glqprof.bench.discovery import Problem, load_bundled
 from glqprof.bench.registry import Registry, SameBits

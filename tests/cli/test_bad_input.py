@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support.cli import Ran, glqprof, glqprof_process
 from support.nsys_builder import NsysExport, two_token_decode
 from support.paths import PUBLIC

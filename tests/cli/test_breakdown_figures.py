@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
 from support.cli import glqprof, glqprof_process
 from support.paths import PUBLIC, RECORDED
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.cli import glqprof, glqprof_process
 
 from glqprof import __version__
+from support.cli import glqprof, glqprof_process
 
 
 def test_version() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gpu.gpu_toys import candidate, codes, compute, group, honest, make_workload, run
 
 from glqprof.bench.cuda import CudaDevice
 from glqprof.bench.registry import SameBits
+from gpu.gpu_toys import candidate, codes, compute, group, honest, make_workload, run
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from ncu.reports import DATA, DETAILS, RAW, rows_of, write_rows
+
 from support.cli import glqprof
 
 NOTHING = """==PROF== Connected to process 12 (/usr/bin/python3.12)

@@ -12,6 +12,7 @@ import time
 import jsonschema
 import pytest
 from ncu.reports import DETAILS, GB200, RAW, T4, raw_text, rows_of, write_rows
+
 from support.cli import glqprof, glqprof_process
 from support.paths import RECORDED
 

@@ -7,7 +7,6 @@ import sqlite3
 
 import pytest
 from ncu.reports import RAW, launch, report
-from support.paths import RECORDED
 
 import glqprof
 from glqprof.analysis.ncu_analysis import analyse
@@ -15,6 +14,7 @@ from glqprof.analysis.ncu_compare import compare_reports, shown_dim
 from glqprof.analysis.ncu_names import function_name, kernel_key
 from glqprof.analysis.ncu_weights import kernel_times, weigh
 from glqprof.traces.ncu_reports import load_ncu_report
+from support.paths import RECORDED
 
 TIMELINE = RECORDED / "h200-cascade2-30b-glq-v0.2.13"
 

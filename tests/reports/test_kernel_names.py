@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.paths import PUBLIC, RECORDED
 
 import glqprof
 from glqprof.reports.kernel_names import short_kernel_name
+from support.paths import PUBLIC, RECORDED
 
 CAPTURES = [*sorted(p for p in RECORDED.iterdir() if "toy" not in p.name), *sorted(PUBLIC.glob("*.gz"))]
 

@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from support.cli import glqprof as run
-from support.nsys_builder import two_token_decode
-from support.paths import PUBLIC, RECORDED
 
 import glqprof
 from glqprof import InputError
 from glqprof.reports.figures import account_figure, timeline_figure
 from glqprof.reports.output import write_atomically, write_text
+from support.cli import glqprof as run
+from support.nsys_builder import two_token_decode
+from support.paths import PUBLIC, RECORDED
 
 TWO_GPUS = PUBLIC / "nsysai_h100_2gpu_1s__2026.2_s3.25.0.sqlite.gz"
 

@@ -13,9 +13,6 @@ import sys
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from support.cli import glqprof as run
-from support.nsys_builder import two_token_decode
-from support.paths import PUBLIC, RECORDED
 
 import glqprof
 from glqprof.cli.breakdown import View
@@ -23,6 +20,9 @@ from glqprof.reports.csv_table import to_csv
 from glqprof.reports.document import Column, Document, Table, Text
 from glqprof.reports.markdown import to_markdown
 from glqprof.reports.terminal import draw
+from support.cli import glqprof as run
+from support.nsys_builder import two_token_decode
+from support.paths import PUBLIC, RECORDED
 
 GLQ12, GLQ13 = RECORDED / "h200-cascade2-30b-glq-v0.2.12", RECORDED / "h200-cascade2-30b-glq-v0.2.13"
 GRAPH = RECORDED / "h200-toy-cuda-graph-graph"

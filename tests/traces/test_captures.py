@@ -10,13 +10,13 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from support.nsys_builder import two_token_decode
-from support.paths import PUBLIC, RECORDED
 
 import glqprof
 from glqprof import InputError
 from glqprof.traces.captures import bundled_capture, load_trace
 from glqprof.traces.schema.manifest import Manifest, read_manifest
+from support.nsys_builder import two_token_decode
+from support.paths import PUBLIC, RECORDED
 
 
 def make_capture(folder: Path, **more: object) -> Path:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.nsys_builder import SHAPES, NsysExport, two_token_decode
-from support.paths import REPOSITORY
 
 import glqprof
+from support.nsys_builder import SHAPES, NsysExport, two_token_decode
+from support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "formats.md"
 QUESTIONS = ("gpu_time", "gpu_idle", "host_blame", "layers", "wall_time", "complete")

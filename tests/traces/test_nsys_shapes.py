@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+
+import glqprof
+from glqprof import Trace
 from support.cli import glqprof as run
 from support.nsys_builder import (
     CATEGORY,
@@ -22,9 +25,6 @@ from support.nsys_builder import (
     NsysExport,
     two_token_decode,
 )
-
-import glqprof
-from glqprof import Trace
 
 
 def read(export: NsysExport, tmp_path, name: str = "made.sqlite") -> Trace:
