@@ -21,16 +21,22 @@ def compare_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _candidate(c: Comparison) -> dict[str, Any]:
+    per_token = c.unit == "token"
+    windows = Pair(c.base.window.wall_ns / 1e6, c.cand.window.wall_ns / 1e6)
     return {
         "name": c.cand.name,
-        "wall_ms_per_token": {**_pair(c.wall), "ratio": c.wall.ratio},
+        "wall_ms_per_token": {**_pair(c.wall), "ratio": c.wall.ratio} if per_token else None,
+        "wall_ms": _pair(windows),
         "rows": [
             {
                 "row": str(r.row),
                 "kind": str(r.kind),
-                "base_ms_per_token": r.base_ms,
-                "cand_ms_per_token": r.cand_ms,
-                "delta_ms_per_token": r.delta_ms,
+                # Without tokens on both sides there is no such number; the windows' own stand beside it.
+                "base_ms_per_token": r.base_ms if per_token else None,
+                "cand_ms_per_token": r.cand_ms if per_token else None,
+                "delta_ms_per_token": r.delta_ms if per_token else None,
+                "base_ms": r.base_ms * (c.base.tokens or 1 if per_token else 1),
+                "cand_ms": r.cand_ms * (c.cand.tokens or 1 if per_token else 1),
             }
             for r in c.rows.itertuples()
         ],

@@ -207,9 +207,13 @@ def test_compare_says_in_words_why_the_traced_time_is_no_evidence(form) -> None:
 
 
 def test_compare_with_itself_changes_nothing() -> None:
+    (decode,) = glqprof("compare", GLQ12, GLQ12, "--format", "json").json["candidates"]
+    assert {row["delta_ms_per_token"] for row in decode["rows"]} == {0}
+    assert decode["wall_ms_per_token"]["ratio"] == 1
+    assert decode["verdict"] == "not distinguishable"
     (candidate,) = glqprof("compare", NODE, NODE, "--format", "json").json["candidates"]
-    assert {row["delta_ms_per_token"] for row in candidate["rows"]} == {0}
-    assert candidate["wall_ms_per_token"]["ratio"] == 1
+    assert all(row["base_ms"] == row["cand_ms"] for row in candidate["rows"])
+    assert candidate["wall_ms"]["delta"] == 0
     assert (candidate["verdict"], candidate["reason"]) == ("not distinguishable", "traced once")
     assert candidate["tok_s"] is None
 
@@ -239,3 +243,12 @@ def test_demo_says_what_the_two_captures_show(tmp_path) -> None:
     for picture in ("account.png", "timeline.png"):
         assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG\r\n")
     assert "4,640 fewer syncs" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+
+
+def test_compare_without_tokens_has_no_number_per_token() -> None:
+    """The toy captures have no decode_token ranges: per-token fields are null, the windows' own milliseconds stand."""
+    (candidate,) = glqprof("compare", NODE, GRAPH, "--format", "json").json["candidates"]
+    assert candidate["wall_ms_per_token"] is None
+    assert all(row["base_ms_per_token"] is None for row in candidate["rows"])
+    assert sum(row["base_ms"] for row in candidate["rows"]) == pytest.approx(candidate["wall_ms"]["base"])
+    assert sum(row["cand_ms"] for row in candidate["rows"]) == pytest.approx(candidate["wall_ms"]["cand"])
