@@ -94,9 +94,8 @@ def private_values(pairs: Iterable[tuple[str, str]]) -> set[str]:
     """Of (name, value) pairs of an environment, the values that may appear nowhere else: secrets, host name."""
     found = set()
     for name, value in pairs:
-        if SECRET_NAME.search(name) and len(value) >= MIN_SECRET:
-            found.add(value)
-        elif HOST_NAME.match(name) and len(value) >= MIN_HOST and value.lower() != "localhost":
+        is_secret = SECRET_NAME.search(name) and len(value) >= MIN_SECRET
+        if is_secret or (HOST_NAME.match(name) and len(value) >= MIN_HOST and value.lower() != "localhost"):
             found.add(value)
     return found
 

@@ -67,7 +67,7 @@ def read_ncu_csv(text: str, shown_as: Path) -> NcuReport:
 
 
 def split_page(text: str, shown_as: Path) -> NcuPage:
-    """The table of a page, its rows as texts, apart from what else stands in the file; raises InputError without one."""
+    """The table of a page, its rows as texts, apart from the file's other lines; raises InputError without one."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         if "Kernel Name" in line and line.lstrip('"').startswith("ID"):

@@ -128,7 +128,8 @@ def _read(file: SqliteFile, launch_config: bool) -> Trace:
     }
     info = TraceInfo(
         name=_trace_name(file.shown_as),
-        tool="nsys",
+        # glqprof's CUPTI tracer writes the same tables and says so.
+        tool="cupti" if "CUPTI" in meta.get("EXPORT_PRODUCT_NAME", "") else "nsys",
         tool_version=meta.get("EXPORT_PRODUCT_VERSION", ""),
         schema_version=meta.get("EXPORT_SCHEMA_VERSION", ""),
         recorded=frozenset(recorded),

@@ -81,10 +81,10 @@ class Traced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A capture folder's ``capture.json`` (schema ``glqprof.capture/1``).
 
-    ``files``: what the tool wrote, relative to the folder; the first is the trace. ``inflation``: mean milliseconds a
-    token traced ÷ untraced. ``scrubbed``: the files went through `glqprof scrub` (None: recorded before it said so). ``tokens``: tokens decoded inside
-    the marked steps, all sequences of the batch together (None: one a step). ``token_sha``: a hash over the decoded
-    token ids, equal where two runs decoded the same text.
+    ``files``: what the tool wrote, relative to the folder; the first is the trace. ``tokens``: tokens decoded inside
+    the marked steps, all sequences of the batch together (None: one a step). ``inflation``: mean milliseconds a token
+    traced ÷ untraced. ``token_sha``: a hash over the decoded token ids, equal where two runs decoded the same text.
+    ``scrubbed``: the files went through `glqprof scrub` (None: recorded before it said so).
     """
 
     schema: str

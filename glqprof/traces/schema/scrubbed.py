@@ -11,7 +11,7 @@ SCHEMA = "glqprof.scrub/1"
 
 @dataclass(frozen=True)
 class Removed:
-    """``count`` things of one ``kind`` (environment, strings, paths …) were taken out of ``file``; ``what`` names them."""
+    """``count`` things of one ``kind`` (environment, paths …) were taken out of ``file``; ``what`` says which."""
 
     file: str
     kind: str
