@@ -311,14 +311,14 @@ def _nvtx_sink() -> Sink | None:
 
 class _TorchSink:
     def __init__(self, library: Any) -> None:
-        self.push, self.pop = library.rangePushA, library.rangePop
+        self.push, self.pop = library.range_push, library.range_pop
 
 
 def _torch_sink() -> Sink | None:
     try:
-        from torch.cuda.nvtx import _NVTX
+        from torch.cuda import nvtx
 
-        sink = _TorchSink(_NVTX)
+        sink = _TorchSink(nvtx)
         sink.push("glqprof")
         sink.pop()
     except Exception:  # a build without CUDA raises RuntimeError at the first range

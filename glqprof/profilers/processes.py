@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 RUN_VARIABLE = "GLQPROF_RUN"
 """Marks every process of one run, daemons that left the process group too."""
-GRACE_S = 3.0
+GRACE_S = 2.0
 TAIL_LINES = 400
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -30,7 +30,7 @@ SECRETS: dict[str, re.Pattern[str]] = {
 # Roots and not any slash: graph compilers name operations /model/layers.0/mlp, and that is what an analysis is about.
 _ROOTS = (
     "home|root|Users|user|tmp|var|opt|usr|etc|mnt|media|srv|proc|dev|run|data|datasets|workspace|workspaces|work|"
-    "scratch|lustre|nfs|gpfs|shared|project|projects|private|content|kaggle|local|app|build|code|models?|checkpoints"
+    "scratch|lustre|nfs|gpfs|shared|project|projects|private|content|kaggle|local|app|build|code|models|checkpoints"
 )
 PATHS: dict[str, re.Pattern[str]] = {
     "a path": re.compile(
@@ -42,7 +42,7 @@ PATHS: dict[str, re.Pattern[str]] = {
     "an e-mail address": re.compile(r"\b[\w.+-]+@[\w-]+\.[a-z]{2,}\b"),
     "an internet address": re.compile(r"(?<![\w.])(?!(?:127|0)\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"),
     "an environment variable": re.compile(
-        r"\b(?:PATH|HOME|PWD|USER|LOGNAME|HOSTNAME|LD_LIBRARY_PATH|PYTHONPATH|SSH_\w+|AWS_\w+|HF_\w+)=\S"
+        r"\b(?:PATH|HOME|PWD|USER|LOGNAME|HOSTNAME|LD_LIBRARY_PATH|PYTHONPATH|SSH_\w+|AWS_\w+|HF_\w+)=[^\s<]\S*"
     ),
 }
 # The names under which environments hold what nobody else may see.
