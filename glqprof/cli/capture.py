@@ -103,8 +103,9 @@ def nsys(
     follow_forks: Annotated[
         bool,
         typer.Option(
+            "--follow-forks",
             help="Also trace processes between fork and exec. Children that exec (spawn) are followed anyway; nsys "
-            "warns that this can hang a program."
+            "warns that this can hang a program.",
         ),
     ] = False,
     extra: ExtraOption = None,
@@ -171,8 +172,20 @@ def cupti(
     glqprof.annotate, since NVTX does not reach CUPTI without an injection library.
     """
     from glqprof.profilers.cupti import Cupti
+    from glqprof.profilers.profiler import interpreter_of
 
-    _run(Cupti(), command, output, untraced, repeat, part, timeout, keep_environment, workload, variant)
+    _run(
+        Cupti(interpreter_of(command)),
+        command,
+        output,
+        untraced,
+        repeat,
+        part,
+        timeout,
+        keep_environment,
+        workload,
+        variant,
+    )
 
 
 @capture.command(context_settings=_CONTEXT)
@@ -191,9 +204,21 @@ def torch(
 
     Stacks, shapes and modules are off: they hold paths, and cost more than what is traced.
     """
+    from glqprof.profilers.profiler import interpreter_of
     from glqprof.profilers.torch_profiler import TorchProfiler
 
-    _run(TorchProfiler(), command, output, untraced, repeat, part, timeout, keep_environment, workload, variant)
+    _run(
+        TorchProfiler(interpreter_of(command)),
+        command,
+        output,
+        untraced,
+        repeat,
+        part,
+        timeout,
+        keep_environment,
+        workload,
+        variant,
+    )
 
 
 def _run(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 from glqprof.errors import InputError
@@ -20,6 +19,7 @@ from glqprof.profilers.profiler import (
     package_environment,
     python_runner,
     refuse_common,
+    version_in,
 )
 
 INSTALL = "pip install 'glqprof[cupti]' (cupti-python 13.0.1 for CUDA 13) into the program's Python"
@@ -27,19 +27,15 @@ INSTALL = "pip install 'glqprof[cupti]' (cupti-python 13.0.1 for CUDA 13) into t
 
 @dataclass(frozen=True)
 class Cupti(Profiler):
-    """An in-process tracer, started in front of the user's Python script."""
+    """An in-process tracer, started in front of the user's Python script. ``python``: the script's interpreter."""
 
+    python: str = sys.executable
     name = "cupti"
 
     def availability(self) -> Availability:
-        """cupti-python is importable here; the program's own interpreter may be another one."""
-        try:
-            found = version("cupti-python")
-        except PackageNotFoundError:
-            found = ""
-        if find_spec("cupti") is None:
-            return Availability("", "the Python package cupti-python is not installed", INSTALL)
-        return Availability(found)
+        """cupti-python is installed for the program's Python."""
+        found = version_in(self.python, "cupti-python")
+        return Availability(found) if found else Availability("", "the package cupti-python is not installed", INSTALL)
 
     def command_line(self, command: Sequence[str], raw: Path, marked: bool) -> list[str]:
         """``python -m glqprof.profilers.cupti_run … -- script.py …`` with the command's own interpreter."""

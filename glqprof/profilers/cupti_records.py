@@ -13,18 +13,23 @@ from glqprof.profilers.nsys_schema import PUSH_POP, global_pid, global_tid
 
 Row = dict[str, Any]
 RUNTIME, DRIVER = 0, 1
+THREAD_OBJECT = 2
+"""CUPTI_ACTIVITY_OBJECT_THREAD."""
 
 
 class Rows:
     """Collects rows by table.
 
-    ``kinds``: CUPTI's enumeration of records. ``name_of(kind, cbid)`` names an API call.
+    ``kinds``: CUPTI's enumeration of records. ``name_of(kind, cbid)`` names an API call, ``overhead_name(kind)`` what
+    CUPTI itself spent time on.
     """
 
-    def __init__(self, pid: int, kinds: Any, name_of: Callable[[int, int], str]) -> None:
+    def __init__(
+        self, pid: int, kinds: Any, name_of: Callable[[int, int], str], overhead_name: Callable[[int], str]
+    ) -> None:
         self.tables: dict[str, list[Row]] = {}
         self._pid = pid
-        self._name_of = name_of
+        self._name_of, self._overhead_name = name_of, overhead_name
         self._names: dict[tuple[int, int], str] = {}
         self._take: dict[int, Callable[[Any], None]] = {
             int(kinds.CONCURRENT_KERNEL): self._kernel,
@@ -124,8 +129,8 @@ class Rows:
             "CUPTI_ACTIVITY_KIND_OVERHEAD",
             start=r.start,
             end=r.end,
-            globalTid=global_pid(self._pid),
-            nameId=f"CUPTI overhead {int(r.overhead_kind)}",
+            globalTid=global_tid(self._pid, _thread_of(r)),
+            nameId=self._overhead_name(int(r.overhead_kind)),
         )
 
     def _device(self, r: Any) -> None:
@@ -165,6 +170,13 @@ class Rows:
     def diagnostic(self, text: str, severity: int = 2) -> None:
         """A sentence of the tracer; severity 1 to 3: info, warning, error."""
         self._append("DIAGNOSTIC_EVENT", timestamp=0, severity=severity, text=text)
+
+
+def _thread_of(record: Any) -> int:
+    """The thread that an overhead held up; 0 where it was none or is not told."""
+    if int(record.object_kind) != THREAD_OBJECT:
+        return 0
+    return int(getattr(getattr(record.object_id, "pt", None), "thread_id", 0))
 
 
 def without_nested_calls(tables: dict[str, list[Row]]) -> None:

@@ -26,7 +26,7 @@ class CuptiTracer:
 
     def __init__(self, cupti: Any, version: str) -> None:
         self._cupti, self._version = cupti, version
-        self._rows = Rows(os.getpid(), cupti.ActivityKind, self._api_name)
+        self._rows = Rows(os.getpid(), cupti.ActivityKind, self._api_name, self._overhead_name)
         self._open: dict[int, list[tuple[str, int]]] = {}
         self._running = self._done = False
         self._problems: list[str] = []
@@ -46,6 +46,12 @@ class CuptiTracer:
         is_driver = kind == int(self._cupti.ActivityKind.DRIVER)
         name = self._cupti.get_callback_name(domains.DRIVER_API if is_driver else domains.RUNTIME_API, cbid)
         return name.decode() if isinstance(name, bytes) else str(name)
+
+    def _overhead_name(self, kind: int) -> str:
+        try:
+            return f"CUPTI: {self._cupti.ActivityOverheadKind(kind).name.lower()}"
+        except (AttributeError, ValueError):  # a kind that this version of the package does not know
+            return f"CUPTI: overhead {kind}"
 
     @staticmethod
     def _buffer_requested() -> tuple[int, int]:

@@ -9,6 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import glqprof
@@ -115,12 +116,12 @@ def program_availability(program: str, oldest: Version, why_oldest: str, install
         finished = run([path, "--version"], timeout_s=60, quiet=True)
     except OSError as error:
         return Availability("", f"{program} cannot be started ({error.strerror})", f"reinstall it; {install}")
-    version = parse_version(finished.text)
-    shown = ".".join(str(part) for part in version)
-    if finished.status != 0 or not version:
+    parsed = parse_version(finished.text)
+    shown = ".".join(str(part) for part in parsed)
+    if finished.status != 0 or not parsed:
         last = next((line for line in reversed(finished.lines) if line.strip()), f"status {finished.status}")
         return Availability("", f"{program} --version fails ({last.strip()[:80]})", f"reinstall it; {install}")
-    if version < oldest:
+    if parsed < oldest:
         wanted = ".".join(str(part) for part in oldest)
         return Availability(shown, f"{program} {shown} is too old: {why_oldest} came with {wanted}", install)
     return Availability(shown)
@@ -174,6 +175,24 @@ def python_runner(tool: str, module: str, command: Sequence[str], arguments: Seq
     if not options or options[0] == "-c" or options == ["-m"]:
         raise InputError(f"capture {tool}", "needs a script or -m module after python; put -c code into a file")
     return [command[0], *kept, "-m", module, *arguments, "--", *options]
+
+
+def interpreter_of(command: Sequence[str]) -> str:
+    """The Python that a command names, else this one."""
+    return command[0] if command and re.fullmatch(r"python[\d.]*(?:\.exe)?", Path(command[0]).name) else sys.executable
+
+
+def version_in(python: str, package: str) -> str:
+    """The version of a package that ``python`` would import, without importing it; "" where it has none."""
+    found = shutil.which(python)
+    if found is None or Path(found) == Path(sys.executable):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return ""
+    code = f"import importlib.metadata as m; print('version', m.version({package!r}))"
+    lines = run([found, "-c", code], timeout_s=60, quiet=True).lines
+    return next((line.removeprefix("version ") for line in lines if line.startswith("version ")), "")
 
 
 def package_environment() -> dict[str, str]:

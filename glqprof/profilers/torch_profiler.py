@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from glqprof.errors import InputError
@@ -18,6 +18,7 @@ from glqprof.profilers.profiler import (
     package_environment,
     python_runner,
     refuse_common,
+    version_in,
 )
 
 INSTALL = "pip install 'glqprof[torch]' into the program's Python"
@@ -26,16 +27,15 @@ NO_GPU = "torch saw no GPU in this run: the trace holds no GPU work, and breakdo
 
 @dataclass(frozen=True)
 class TorchProfiler(Profiler):
-    """torch.profiler, started in front of the user's Python script."""
+    """torch.profiler, started in front of the user's Python script. ``python``: the script's interpreter."""
 
+    python: str = sys.executable
     name = "torch"
 
     def availability(self) -> Availability:
-        """torch is installed here; the program's own interpreter may be another one. It is not imported for this."""
-        try:
-            return Availability(version("torch"))
-        except PackageNotFoundError:
-            return Availability("", "torch is not installed", INSTALL)
+        """torch is installed for the program's Python; it is not imported for this."""
+        found = version_in(self.python, "torch")
+        return Availability(found) if found else Availability("", "torch is not installed", INSTALL)
 
     def command_line(self, command: Sequence[str], raw: Path, marked: bool) -> list[str]:
         """``python -m glqprof.profilers.torch_run … -- script.py …`` with the command's own interpreter."""

@@ -23,7 +23,8 @@ import os, shutil, subprocess, sys
 mode = os.environ.get("STAND_IN", "")
 arguments = sys.argv[1:]
 if arguments == ["--version"]:
-    if mode == "broken": sys.exit("nsys: error while loading shared libraries: libfoo.so.1: cannot open shared object file")
+    if mode == "broken":
+        sys.exit("nsys: error while loading shared libraries: libfoo.so.1: cannot open shared object file")
     print("NVIDIA Nsight Systems version " + ("2021.2.4.12-8d5e2b1" if mode == "old" else "2025.3.2.0-253236389321v0"))
     sys.exit(0)
 assert arguments[0] == "profile", arguments
@@ -41,9 +42,11 @@ if mode == "none":
     print("No reports were generated"); sys.exit(0)
 if mode == "importer":
     open(stem + ".qdstrm", "w").write("x")
-    print("/opt/nsys/host-linux-x64/QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file or directory")
+    print("/opt/nsys/host-linux-x64/QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open "
+          "shared object file: No such file or directory")
     sys.exit(1)
-print(f"Generating '/tmp/nsys-report-4279.qdstrm'\n[1/1] [========================100%] {os.path.basename(stem)}.nsys-rep")
+print("Generating '/tmp/nsys-report-4279.qdstrm'")
+print(f"[1/1] [========================100%] {os.path.basename(stem)}.nsys-rep")
 open(stem + ".nsys-rep", "w").write("closed")
 shutil.copy(os.environ["STAND_IN_EXPORT"], stem + ".sqlite")
 print(f"Generated:\n    {stem}.nsys-rep\n    {stem}.sqlite")
@@ -56,7 +59,8 @@ mode = os.environ.get("STAND_IN", "")
 arguments = sys.argv[1:]
 if arguments == ["--version"]:
     version = "2019.5.0" if mode == "old" else "2025.3.1.0"
-    print(f"NVIDIA (R) Nsight Compute Command Line Profiler\nCopyright (c) 2018-2025 NVIDIA Corporation\nVersion {version} (build 36398880) (public-release)")
+    print("NVIDIA (R) Nsight Compute Command Line Profiler\nCopyright (c) 2018-2025 NVIDIA Corporation")
+    print(f"Version {version} (build 36398880) (public-release)")
     sys.exit(0)
 if arguments[0] == "--import":
     page = arguments[arguments.index("--page") + 1]
@@ -69,7 +73,9 @@ if log:
     with open(log, "a") as file: print(repr((options, command)), file=file)
 print(f"==PROF== Connected to process {os.getpid()} ({command[0]})")
 if mode == "permission":
-    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target device 0. For instructions on enabling permissions and to get more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on "
+          "the target device 0. For instructions on enabling permissions and to get more information see "
+          "https://developer.nvidia.com/ERR_NVGPUCTRPERM")
 status = subprocess.run(command).returncode
 print("==PROF== Disconnected from process 1")
 if mode == "permission": sys.exit(1)
@@ -85,12 +91,16 @@ print(f"==PROF== Report: {stem}.ncu-rep")
 sys.exit(status)
 """
 
-_IDENTITY = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC"'
+_IDENTITY = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
+    '"Grid Size","Device","CC"'
+)
 RAW_PAGE = (
     _IDENTITY
     + ',"gpu__time_duration.sum","launch__registers_per_thread"\n'
     + '"","","","","","","","","","","","ns","register/thread"\n'
-    + '"0","77","python3","gpu-host-7","gemv<float, 4>(float *)","1","7","(256, 1, 1)","(64, 1, 1)","0","9.0","2000","40"\n'
+    + '"0","77","python3","gpu-host-7","gemv<float, 4>(float *)","1","7","(256, 1, 1)","(64, 1, 1)","0","9.0",'
+    + '"2000","40"\n'
     + '"1","77","python3","gpu-host-7","norm(float *)","1","7","(128, 1, 1)","(1, 1, 1)","0","9.0","3000","16"\n'
 )
 _DETAILS = ',"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description"\n'

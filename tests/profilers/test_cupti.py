@@ -13,6 +13,7 @@ import glqprof as package
 from glqprof.analysis.work import KERNEL
 from glqprof.profilers.cupti_records import demangled
 
+PYTHON = sys.executable
 FAKE = Path(__file__).parent / "fake_cupti"
 PROGRAM = """
 import sys
@@ -58,6 +59,8 @@ def test_it_writes_what_the_nsys_reader_takes(script):
     assert trace.copies[["bytes", "copy_kind", "src_kind", "dst_kind"]].astype(str).iloc[0].tolist() == [
         "4096", "DtoH", "Device", "Pinned",
     ]  # fmt: skip
+    assert set(trace.overheads["name"].astype(str)) == {"CUPTI: driver_compiler", "CUPTI: overhead 99"}
+    assert set(trace.overheads["thread"]) == set(trace.api["thread"])
     assert trace.devices["name"].tolist() == ["Pretend GPU"]
     assert (trace.ranges["thread"] == trace.api["thread"].iloc[0]).all()
     # The driver call inside a runtime call is that call; its kernel belongs to the runtime call.
@@ -111,6 +114,14 @@ def test_without_the_package_one_line_says_what_to_install(tools, program):
     ran = glqprof("capture", "cupti", "--", sys.executable, program)
     assert ran.status == 2
     assert "glqprof[cupti]" in ran.err
+
+
+def test_the_programs_own_python_is_asked(script, monkeypatch):
+    from glqprof.profilers import profiler
+
+    monkeypatch.setattr(profiler.sys, "executable", "/nowhere/python")  # another interpreter than the program's
+    assert profiler.version_in(PYTHON, "cupti-python") == "13.0.1"
+    assert profiler.version_in(PYTHON, "no-such-package") == ""
 
 
 def test_names_are_demangled():

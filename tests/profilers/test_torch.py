@@ -50,13 +50,6 @@ def test_a_script_sees_its_own_arguments_and_folder(tools):
     assert "run me.py" in manifest_of(Path("c"))["command"]  # its name without its folder
 
 
-def test_a_crash_under_the_profiler_is_the_scripts(tools):
-    (tools / "x.py").write_text("raise ValueError('no')")
-    ran = glqprof("capture", "torch", "--no-untraced", "-o", "c", "--", sys.executable, "x.py")
-    assert ran.status == 1
-    assert "ValueError: no" in ran.err
-
-
 def test_a_mark_that_is_never_reached(tools):
     (tools / "x.py").write_text("import torch")
     ran = glqprof("capture", "torch", "--no-untraced", "--range", "marked", "-o", "c", "--", sys.executable, "x.py")

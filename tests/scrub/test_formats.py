@@ -175,7 +175,7 @@ def test_the_command_prints_what_it_removed(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, std::array<char*, 1ul>)",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, std::array<char*, 1>)",
         "decode_token_12", "layer_00_moe", "next_token: 151936", "/model/layers.0/mlp/gate", "jit(step)/jit(main)/dot",
         "nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8",
         "12 / 4 = 3", "aten::linear", "nccl:all_reduce", "(256, 1, 1)", "2025.3.2.0", "op a/b", "1.5e-3/token",

@@ -21,6 +21,10 @@ class ActivityKind(enum.IntEnum):
     SYNCHRONIZATION = 38
 
 
+class ActivityOverheadKind(enum.IntEnum):
+    DRIVER_COMPILER = 1
+
+
 class ActivityThreadIdType(enum.IntEnum):
     DEFAULT = 0
     SYSTEM = 1
@@ -38,11 +42,9 @@ class CallbackIdResource(enum.IntEnum):
 
 
 class GraphData:
-    known: dict[int, SimpleNamespace] = {}
-
     @classmethod
     def from_ptr(cls, pointer):
-        return cls.known[pointer]
+        return graph_data[pointer]
 
 
 NAMES = {
@@ -52,6 +54,7 @@ NAMES = {
 }
 enabled: set[int] = set()
 pending: list[SimpleNamespace] = []
+graph_data: dict[int, SimpleNamespace] = {}
 callbacks: list = [None, None]
 subscribed: list = []
 correlation = 0
@@ -125,13 +128,18 @@ def launch(name="_Z4gemvPf", us=30, node=0):
         grid_y=1, grid_z=1, block_x=128, block_y=1, block_z=1, static_shared_memory=0, dynamic_shared_memory=0,
         graph_node_id=node,
     )  # fmt: skip
-    _record(ActivityKind.OVERHEAD, start=start, end=start + 10, overhead_kind=4, object_kind=2, correlation_id=outer)
+    thread = SimpleNamespace(pt=SimpleNamespace(process_id=os.getpid(), thread_id=threading.get_native_id()))
+    for kind in (1, 99):
+        _record(
+            ActivityKind.OVERHEAD, start=start, end=start + 10, overhead_kind=kind, object_kind=2, object_id=thread,
+            correlation_id=outer,
+        )  # fmt: skip
     time.sleep(us / 1e6)
 
 
 def make_graph_node(node, original=None):
     """A node is captured, or cloned when its graph is instantiated."""
-    GraphData.known[node] = SimpleNamespace(node=node, original_node=original)
+    graph_data[node] = SimpleNamespace(node=node, original_node=original)
     event = CallbackIdResource.GRAPHNODE_CREATED if original is None else CallbackIdResource.GRAPHNODE_CLONED
     for callback, userdata in subscribed:
         callback(userdata, CallbackDomain.RESOURCE, int(event), SimpleNamespace(resource_descriptor=node))
