@@ -184,7 +184,8 @@ def layer(name: str) -> Any:
 def profiled() -> Any:
     """A context: the part of the run that a profiler should record (cudaProfilerStart and cudaProfilerStop).
 
-    Put it around warm steps. Under ``glqprof capture`` only steps inside it are counted, in the untraced run too.
+    Put it around warm steps; it waits for the GPU at both ends. Under ``glqprof capture`` only steps inside it are
+    counted, in the untraced run too.
     """
     return _Profiled()
 
@@ -327,10 +328,14 @@ def _torch_sink() -> Sink | None:
 
 
 def _cuda_profiler(action: str) -> None:
-    """cudaProfilerStart or cudaProfilerStop through a library that the script has loaded."""
+    """cudaProfilerStart or cudaProfilerStop through a library that the script has loaded, where the GPU is idle.
+
+    Work that is in flight at an end of the recording would be in it without its call, or not at all.
+    """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     try:
         if torch is not None and torch.cuda.is_available():
+            torch.cuda.synchronize()
             getattr(torch.cuda.profiler, action)()
         elif cupy is not None:
             getattr(cupy.cuda.profiler, action)()

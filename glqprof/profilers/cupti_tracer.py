@@ -30,7 +30,6 @@ class CuptiTracer:
         self._open: dict[int, list[tuple[str, int]]] = {}
         self._running = self._done = False
         self._problems: list[str] = []
-        self._attempt("thread ids", lambda: cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM))
         cupti.activity_register_callbacks(self._buffer_requested, self._buffer_completed)
         self._attempt("graph nodes", self._follow_graph_nodes)
 
@@ -105,6 +104,8 @@ class CuptiTracer:
         """Begin to record; a second time it does nothing, as nsys ends with the first capture range."""
         if self._running or self._done:
             return
+        # Without it CUPTI names threads by a part of their address, and no range would match its thread's calls.
+        self._attempt("thread ids", lambda: self._cupti.set_thread_id_type(self._cupti.ActivityThreadIdType.SYSTEM))
         for name in KINDS:
             kind = getattr(self._cupti.ActivityKind, name)
             if name in ("OVERHEAD", "DEVICE", "MEMCPY2"):

@@ -40,7 +40,7 @@ def scrub_nsys_export(source: Path, target: Path, shown_as: Path) -> list[Remove
         if "full" in str(error):
             raise InputError(target, f"cannot be written ({error}); free space or choose another place") from None
         raise InputError(shown_as, f"is a damaged SQLite database ({error}); export or copy it again") from None
-    refuse_values(target.read_bytes(), copy.private, shown_as)
+    refuse_values(target, copy.private, shown_as)
     return copy.removed
 
 

@@ -5,9 +5,11 @@ The patterns are the last check, not the method: what is kept is chosen by lists
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from glqprof.errors import InputError
 
@@ -48,7 +50,7 @@ PATHS: dict[str, re.Pattern[str]] = {
 # The names under which environments hold what nobody else may see.
 SECRET_NAME = re.compile(r"(?i)token(?!izers)|secret|passw|credential|(?:^|_)key(?:$|_)|auth|cookie")
 HOST_NAME = re.compile(r"(?i)^host ?name$")
-MIN_SECRET, MIN_HOST = 8, 4
+MIN_SECRET, MIN_HOST = 8, 5
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,23 @@ def private_values(pairs: Iterable[tuple[str, str]]) -> set[str]:
     """Of (name, value) pairs of an environment, the values that may appear nowhere else: secrets, host name."""
     found = set()
     for name, value in pairs:
+        # A bare word (disabled, cuda) is a setting or a common name, and stands in kernels' names too.
+        is_word = value.isalpha() and len(value) < 12
         is_secret = SECRET_NAME.search(name) and len(value) >= MIN_SECRET
-        if is_secret or (HOST_NAME.match(name) and len(value) >= MIN_HOST and value.lower() != "localhost"):
+        if (is_secret or (HOST_NAME.match(name) and len(value) >= MIN_HOST)) and not is_word:
             found.add(value)
     return found
 
 
-def refuse_values(data: bytes, values: Iterable[str], shown_as: object) -> None:
-    """Raise InputError when bytes about to be written hold a value of the environment that was removed."""
+def refuse_values(path: Path, values: Iterable[str], shown_as: object) -> None:
+    """Raise InputError when a file about to be handed out holds, in any byte, a secret or a removed value."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        _refuse_bytes(data, values, shown_as)
+
+
+def _refuse_bytes(data: mmap.mmap, values: Iterable[str], shown_as: object) -> None:
     for value in values:
-        if value.encode() in data:
+        if data.find(value.encode()) >= 0:
             raise InputError(
                 shown_as,
                 f"would still hold a value of the environment ({value[:3]}…) among the names that are kept; rename "

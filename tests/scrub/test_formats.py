@@ -14,7 +14,7 @@ from profilers.stand_ins import DETAILS_PAGE, RAW_PAGE, glqprof
 import glqprof as package
 from glqprof.errors import InputError
 from glqprof.scrub.capture import scrub
-from glqprof.scrub.patterns import find, redact
+from glqprof.scrub.patterns import find, private_values, redact
 from glqprof.traces.ncu_reports import load_ncu_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,3 +200,16 @@ def test_names_of_a_decode_are_not_taken_for_secrets(text):
 )
 def test_texts_of_the_manifest_are_redacted(text, left):
     assert redact(text) == left
+
+
+def test_values_that_may_stand_nowhere_else():
+    environment = {
+        "HF_TOKEN": "abcd1234efgh",
+        "Hostname": "gpu-host-7",
+        "TOKENIZERS_PARALLELISM": "something-long",
+        "HF_HUB_DISABLE_AUTH": "disabled",
+        "PATH": "/usr/bin:/bin",
+        "API_KEY": "short",
+    }
+    assert private_values(environment.items()) == {"abcd1234efgh", "gpu-host-7"}
+    assert private_values([("Hostname", "cuda")]) == set()  # else no kernel of at::cuda could be kept
