@@ -12,10 +12,13 @@ import typer
 from glqprof import __version__
 from glqprof.cli.bench import bench
 from glqprof.cli.breakdown import breakdown
+from glqprof.cli.capture import capture
 from glqprof.cli.compare import compare
 from glqprof.cli.demo import demo
+from glqprof.cli.doctor import doctor
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
+from glqprof.cli.scrub import scrub
 from glqprof.errors import InputError
 
 # Typer comes with a click of its own in some versions: this is the class that the installed one raises.
@@ -48,12 +51,15 @@ def root(
     ctx.obj = {"debug": debug}
 
 
+app.add_typer(capture, name="capture")
 app.command()(breakdown)
 app.command()(compare)
 app.command()(bench)
 app.command()(kernels)
 app.command()(ncu)
 app.command()(demo)
+app.command()(scrub)
+app.command()(doctor)
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -49,6 +49,8 @@ def load(path: str | Path, *, launch_config: bool = True) -> Capture:
         manifest = read_manifest(path)
         if not manifest.files:
             raise InputError(path / MANIFEST_NAME, "names no file; capture again")
+        if manifest.tool == "ncu":
+            raise InputError(path, "is an Nsight Compute capture, which has no timeline; see `glqprof ncu`")
         trace = load_trace(path / manifest.files[0], launch_config=launch_config)
         return Capture(manifest.name, path, trace, manifest)
     trace = load_trace(path, launch_config=launch_config)

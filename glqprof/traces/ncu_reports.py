@@ -10,6 +10,7 @@ from pathlib import Path
 
 from glqprof.errors import InputError
 from glqprof.traces.readers.ncu_csv import read_ncu_csv
+from glqprof.traces.schema.manifest import read_manifest
 from glqprof.traces.schema.ncu import Launch, NcuReport
 
 NCU_MAGIC = b"NVR\x00"
@@ -24,9 +25,12 @@ OTHER_TOOLS = (
 def load_ncu_report(path: str | Path) -> NcuReport:
     """Read an ``.ncu-rep`` (needs the extra ``[ncu]``) or the CSV of ``ncu --page raw`` or ``--page details``.
 
-    Raises InputError for anything else, and for reports that are cut, empty, without values or of a European locale.
+    A capture folder of `glqprof capture ncu` stands for both its pages, joined. Raises InputError for anything else,
+    and for reports that are cut, empty, without values or of a European locale.
     """
     path = Path(path)
+    if path.is_dir():
+        return _capture(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -40,6 +44,17 @@ def load_ncu_report(path: str | Path) -> NcuReport:
             raise InputError(path, f"is a damaged gzip file ({error}); copy it again") from None
         return _read(data, path, packed=True)
     return _read(data, path, packed=False)
+
+
+def _capture(folder: Path) -> NcuReport:
+    manifest = read_manifest(folder)
+    if manifest.tool != "ncu":
+        raise InputError(folder, f"is a capture by {manifest.tool}, not by ncu; see `glqprof breakdown`")
+    pages = [load_ncu_report(folder / name) for name in manifest.files if ".csv" in name]
+    if not pages:
+        pages = [load_ncu_report(folder / name) for name in manifest.files]
+    joined = join_pages(*pages[:2]) if len(pages) > 1 and is_same_session(*pages[:2]) else pages[0]
+    return replace(joined, name=manifest.name)
 
 
 def _read(data: bytes, path: Path, *, packed: bool) -> NcuReport:

@@ -29,7 +29,7 @@ _EXPORT = "`ncu --import FILE.ncu-rep --csv --page raw`"
 
 
 @dataclass
-class _Page:
+class NcuPage:
     """The table of a file: its header, its rows, and the lines that are not part of it."""
 
     header: list[str]
@@ -51,7 +51,7 @@ class _Building:
 
 def read_ncu_csv(text: str, shown_as: Path) -> NcuReport:
     """Read either CSV page. Raises InputError for what is no ncu CSV, holds no launch, is cut, or has a bad locale."""
-    page = _split(text, shown_as)
+    page = split_page(text, shown_as)
     source = "details" if "Metric Name" in page.header else "raw"
     units: dict[str, str] = {}
     built = _details(page, units) if source == "details" else _raw(page, units)
@@ -66,7 +66,8 @@ def read_ncu_csv(text: str, shown_as: Path) -> NcuReport:
     return NcuReport(shown_as.name, source, launches, units)
 
 
-def _split(text: str, shown_as: Path) -> _Page:
+def split_page(text: str, shown_as: Path) -> NcuPage:
+    """The table of a page, its rows as texts, apart from the file's other lines; raises InputError without one."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         header = next(csv.reader([line])) if "Kernel Name" in line and line.lstrip('"').startswith("ID") else []
@@ -78,7 +79,7 @@ def _split(text: str, shown_as: Path) -> _Page:
                 rows = list(csv.reader(io.StringIO(body), strict=True))
             except csv.Error as error:
                 raise InputError(shown_as, f"is damaged or cut ({error}); copy or export it again") from None
-            return _Page(header, [r for r in rows if r and r[0] != "ID"], other, shown_as)
+            return NcuPage(header, [r for r in rows if r and r[0] != "ID"], other, shown_as)
     raise InputError(shown_as, _why_no_table(lines))
 
 
@@ -118,7 +119,7 @@ def _available(lines: list[str], most: int = 8) -> list[str]:
     return names[:most] + ([f"{len(names) - most} more"] if len(names) > most else [])
 
 
-def _raw(page: _Page, units: dict[str, str]) -> dict[int, _Building]:
+def _raw(page: NcuPage, units: dict[str, str]) -> dict[int, _Building]:
     if not page.rows:
         raise InputError(page.shown_as, "holds a header and no launch: nothing was profiled, or it is cut")
     if page.rows[0][0].strip():
@@ -149,7 +150,7 @@ def _raw(page: _Page, units: dict[str, str]) -> dict[int, _Building]:
     return built
 
 
-def _details(page: _Page, units: dict[str, str]) -> dict[int, _Building]:
+def _details(page: NcuPage, units: dict[str, str]) -> dict[int, _Building]:
     if not page.rows:
         raise InputError(page.shown_as, "holds a header and no launch: nothing was profiled, or it is cut")
     at = {name: i for i, name in enumerate(page.header)}
@@ -206,7 +207,7 @@ def _measured(launch: _Building) -> bool:
     return any(not name.startswith(attributes) for name in launch.metrics)
 
 
-def _refuse_cut(page: _Page, present: set[int]) -> None:
+def _refuse_cut(page: NcuPage, present: set[int]) -> None:
     """Compare with the launches that ncu said it profiled, where its lines stand in the file."""
     profiled = {int(m[1]) for line in page.other if (m := _PROFILING.match(line))}
     lost = sorted(profiled - present)

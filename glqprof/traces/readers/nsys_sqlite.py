@@ -121,7 +121,8 @@ def read_nsys_sqlite(path: Path, *, shown_as: Path | None = None, launch_config:
     }
     info = TraceInfo(
         name=_trace_name(file.shown_as),
-        tool="nsys",
+        # glqprof's CUPTI tracer writes the same tables and says so.
+        tool="cupti" if "CUPTI" in meta.get("EXPORT_PRODUCT_NAME", "") else "nsys",
         tool_version=meta.get("EXPORT_PRODUCT_VERSION", ""),
         schema_version=meta.get("EXPORT_SCHEMA_VERSION", ""),
         recorded=frozenset(recorded),

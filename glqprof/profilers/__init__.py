@@ -1,0 +1,1 @@
+"""Run a profiler around a command and leave a capture folder."""

@@ -1,0 +1,1 @@
+"""Decode workloads that can be captured or benched."""
