@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from glqprof.analysis.account import IDLE_ROWS, Account
-from glqprof.analysis.answers import NO, Answer, answer_all, refuse_unusable
+from glqprof.analysis.answers import NO, Answer, answer_all, refuse_unusable, runaway_work
 from glqprof.analysis.gaps import COLUMNS as GAP_COLUMNS
 from glqprof.analysis.gaps import largest_gaps
 from glqprof.analysis.gpu_time import sum_by_bucket, sum_by_kernel, sum_by_layer
@@ -252,6 +252,10 @@ def _warnings(prepared: Prepared, manifest: Manifest | None, unattributed: float
     found = list(prepared.trace.warnings) + (list(manifest.warnings) if manifest else [])
     if prepared.window.note:
         found.append(prepared.window.note)
+    for index in runaway_work(prepared)[:3].tolist():
+        length = int(prepared.work.end[index] - prepared.work.start[index]) / 1e6
+        name = prepared.name_of(index)
+        found.append(f"{name} of {length:,.2f} ms spans later work of its own stream: not believable")
     if unattributed > 0.02:
         found.append(f"{unattributed:.1%} of GPU time matches no bucket rule; add rules with --buckets")
     if inflation and inflation > 1.1:

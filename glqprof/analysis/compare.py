@@ -267,6 +267,12 @@ def _notes(c: Comparison) -> list[str]:
     names = {d.name for side in (c.base, c.cand) for d in side.devices if d.name}
     if len(names) > 1:
         notes.append(f"the captures are of different GPUs ({', '.join(sorted(names))}): rows are not like for like")
+    tools = {side.trace.info.tool for side in (c.base, c.cand)}
+    if len(tools) > 1:
+        notes.append(
+            f"captured by different tools ({', '.join(sorted(tools))}), which spell kernel names differently: "
+            "one kernel can show as vanished and appeared"
+        )
     if c.base.window.selector != c.cand.window.selector:
         notes.append(f"the windows differ: {c.base.window.selector} and {c.cand.window.selector}")
     if c.unit == "window":

@@ -51,7 +51,8 @@ def sum_by_bucket(kernels: pd.DataFrame) -> pd.DataFrame:
 def sum_by_layer(prepared: Prepared) -> pd.DataFrame:
     """Per layer, in order of first appearance: layer, calls, wall_ns (of its ranges), gpu_ns, launches.
 
-    ``calls``: its ranges that start in the window. ``gpu_ns``: summed time of the work launched inside them.
+    ``calls``: its ranges that start in the window; 0 for a layer of a graph that was captured before it. ``gpu_ns``:
+    summed time of the work that starts in the window and was launched, or captured, inside its ranges.
     """
     work, forest, window = prepared.work, prepared.forest, prepared.window
     nearest = prepared.attribution.layer
@@ -65,7 +66,9 @@ def sum_by_layer(prepared: Prepared) -> pd.DataFrame:
     inside = np.flatnonzero(is_layer & (forest.start >= window.start_ns) & (forest.start < window.end_ns))
     wall = np.bincount(codes[inside], weights=(forest.end - forest.start)[inside].astype(np.float64), minlength=size)
     calls = np.bincount(codes[inside], minlength=size)
-    first = pd.Series(codes[inside]).drop_duplicates().to_numpy()
+    by_start = np.flatnonzero(is_layer)[np.argsort(forest.start[is_layer], kind="stable")]
+    seen = pd.unique(codes[by_start])
+    first = seen[(calls[seen] > 0) | (launches[seen] > 0) | (gpu_ns[seen] > 0)]
     return pd.DataFrame(
         {
             "layer": forest.name.cat.categories.astype(object).to_numpy()[first],

@@ -233,25 +233,30 @@ def token_table(b: Breakdown) -> Table:
 
 
 def layer_table(b: Breakdown) -> Table:
-    """Wall, GPU time and launches per layer, a token."""
+    """Wall time of a layer's ranges per call; GPU time and launches a token (of the window where there are none)."""
+    per = "token" if b.tokens else "window"
+    divisor = b.tokens or 1
     columns = [
-        Column("layer", "layer", text=True),
+        Column("layer", "layer", text=True, flexible=True),
         Column("calls", "calls"),
         Column("wall ms/call", "wall_ms_per_call", digits=3),
-        Column("GPU ms/call", "gpu_ms_per_call", digits=3),
-        Column("launches/call", "launches_per_call", digits=1),
+        Column(f"GPU ms/{per}", f"gpu_ms_per_{per}", digits=3),
+        Column(f"launches/{per}", f"launches_per_{per}", digits=1),
     ]
     rows: list[list[Cell]] = [
         [
             str(r.layer),
             int(r.calls),
-            r.wall_ns / 1e6 / max(r.calls, 1),
-            r.gpu_ns / 1e6 / max(r.calls, 1),
-            r.launches / max(r.calls, 1),
+            r.wall_ns / 1e6 / r.calls if r.calls else None,
+            r.gpu_ns / 1e6 / divisor,
+            r.launches / divisor,
         ]
         for r in b.layers.itertuples()
     ]
-    return Table("Layers (host wall of the range, GPU time of what was launched in it)", columns, list(rows))
+    captured = (b.layers["calls"] == 0).any()
+    note = "calls 0: a layer of a CUDA graph that was captured before the window" if captured else ""
+    title = "Layers (host wall of the range, GPU time of what was launched or captured in it)"
+    return Table(title, columns, list(rows), note=note)
 
 
 def gap_table(b: Breakdown, top: int) -> Table:

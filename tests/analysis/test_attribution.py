@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.by_hand import Activity, Call, Recording
 from analysis.make_trace import make_trace
+from glqprof.analysis.gpu_time import sum_by_layer
 from glqprof.analysis.prepared import Prepared, prepare
 from glqprof.traces.schema.buckets import BucketRule, load_bucket_rules
 from glqprof.traces.schema.trace import Trace, TraceInfo
@@ -83,6 +84,12 @@ def test_graph_kernels_take_the_layer_of_their_capture_and_the_token_of_their_la
     prepared = prepare(graph_trace(with_nodes=True), [], "all")
     assert layer_names(prepared) == ["layer_03_E"]
     assert str(prepared.forest.name.iloc[int(prepared.attribution.step[0])]) == "decode_token_0"
+
+
+def test_a_layer_captured_before_the_window_is_listed_with_its_replays() -> None:
+    """In decode_token_0 no layer range opens: the graph's layer still has its kernel of 10 ns, and no call."""
+    (row,) = sum_by_layer(prepare(graph_trace(with_nodes=True), [], "0.00000089:0.0000011")).itertuples()
+    assert (row.layer, row.calls, row.gpu_ns, row.launches) == ("layer_03_E", 0, 10, 1)
 
 
 def test_graph_kernels_without_node_events_have_no_layer() -> None:

@@ -182,3 +182,26 @@ def test_no_call_at_all_points_to_an_unfollowed_process() -> None:
     empty = {"start_ns": [], "end_ns": [], "name": pd.Categorical([])}
     with pytest.raises(InputError, match="spawn"):
         glqprof.breakdown(FakeCapture("x", trace_of(kernels=empty, api=empty)))
+
+
+def kernels_of(spans: list[tuple[int, int]]) -> dict[str, object]:
+    return {
+        "start_ns": [s for s, _ in spans],
+        "end_ns": [e for _, e in spans],
+        "process": [1] * len(spans),
+        "stream": [7] * len(spans),
+        "correlation_id": [0] * len(spans),
+        "name": pd.Categorical([f"k{i}" for i in range(len(spans))]),
+    }
+
+
+def test_a_record_that_spans_many_later_ones_of_its_stream_is_disbelieved() -> None:
+    """As CUPTI wrote a graph's copy: 26 ms over every later replay. Neighbours that overlap a little are usual."""
+    spans = [(50 + 10 * i, 58 + 10 * i) for i in range(40)]
+    usual = [(s, e + 6) for s, e in spans]  # each runs 4 ns into the next: programmatic launches do
+    assert answers_of(kernels=kernels_of(usual))["gpu_idle"] == YES
+    result = glqprof.breakdown(FakeCapture("x", trace_of(kernels=kernels_of([(50, 400), *spans[1:]]))))
+    assert result.answers["gpu_idle"].answer == PARTLY
+    assert any("k0" in w and "not believable" in w for w in result.warnings)
+    others = kernels_of([(50, 400), *spans[1:]]) | {"stream": [9] + [7] * 39}  # on a stream of its own it may run long
+    assert answers_of(kernels=others)["gpu_idle"] == YES

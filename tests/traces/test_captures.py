@@ -58,14 +58,40 @@ def test_launch_configuration_is_optional(tmp_path) -> None:
     assert "grid_x" not in load_trace(path, launch_config=False).kernels
 
 
-@pytest.mark.parametrize("folder", sorted(RECORDED.iterdir()), ids=lambda p: p.name)
+TIMELINES = [p for p in sorted(RECORDED.iterdir()) if read_manifest(p).tool != "ncu"]
+
+
+@pytest.mark.parametrize("folder", TIMELINES, ids=lambda p: p.name)
 def test_bundled_captures_open(folder) -> None:
     assert bundled_capture(folder.name) == folder
     manifest = read_manifest(folder)
     capture = glqprof.load(folder)
     assert capture.name == manifest.name
-    assert capture.trace.info.schema_version.startswith("3.20")
-    assert capture.trace.devices["name"].tolist() == ["NVIDIA H200"]
+    assert capture.trace.info.tool == manifest.tool
+    result = glqprof.breakdown(capture)
+    assert [device.name for device in result.devices] == ["NVIDIA H200"]
+    assert result.unattributed_share < 0.02
+
+
+def test_the_four_tools_saw_the_same_decode() -> None:
+    """One script on one H200: kernel counts equal, summed time of kernels of 20 µs and more within 3 %."""
+    sums, counts, hashes = [], [], set()
+    for tool in ("nsys", "cupti", "torch"):
+        result = glqprof.breakdown(glqprof.load(RECORDED / f"toy-{tool}"))
+        (device,) = result.devices
+        counts.append(device.kernel_count)
+        work, inside = result.prepared.work, result.prepared.starts_inside
+        length = (work.end - work.start)[inside & (work.kind == 0)]
+        sums.append(int(length[length >= 20_000].sum()))
+        hashes.add(result.manifest.token_sha)
+    assert counts == [640, 640, 640]  # 32 tokens of 20 kernels: 2 × 4 eager, 2 × 4 replayed, 4 of the head
+    assert max(sums) / min(sums) < 1.03
+    assert len(hashes) == 1
+
+
+def test_an_ncu_capture_is_no_timeline() -> None:
+    with pytest.raises(glqprof.InputError, match="glqprof ncu"):
+        glqprof.load(RECORDED / "toy-ncu")
 
 
 def test_the_manifest_schema_and_the_reader_know_the_same_fields(schema_of) -> None:
