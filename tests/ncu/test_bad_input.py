@@ -114,7 +114,7 @@ def test_a_report_of_nsys_a_folder_and_nothing_at_all(tmp_path):
     nsys = tmp_path / "x.nsys-rep"
     nsys.write_bytes(b"\x00\x01binary")
     assert "is a report of nsys" in failure(nsys)
-    assert "cannot be read" in failure(DATA)
+    assert "has no capture.json" in failure(DATA)
     assert "no such file" in failure(tmp_path / "absent.csv")
 
 
