@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from glqprof_kernels.glq.extension import CSRC
-from glqprof_kernels.glq.fused import FAST_SPLIT_BLOCKS
 from glqprof_kernels.glq.ops import ACTIVATION_CODES, VARIANT_CODES
 
 EMULATION = Path(__file__).parent / "emulation"
@@ -149,9 +148,9 @@ class EmulatedFused:
         c = {"fast": 0, "lanes": 2, "unpack": 32, "wide": 0, "threads": 512, "launches": 2, "blocks": 3}
         c |= {"shared_bytes": 227 * 1024, **config}
         assert c["launches"] == 2 or c["blocks"] == 1, "an emulated block cannot wait for another"
-        up, down = (self._matrix(m, bool(c["fast"])) for m in (layer.up, layer.down))
+        up, down = self._matrix(layer.up), self._matrix(layer.down)
         out = torch.full((x.shape[0], layer.down.rows), float("nan"), dtype=torch.float16)
-        workspace = self.workspace(layer, ids.numel(), bool(c["fast"])) if workspace is None else workspace
+        workspace = self.workspace(layer, ids.numel()) if workspace is None else workspace
         ids = ids.long()
         table = layer.table
         numbers = [*ids.shape, layer.experts, ACTIVATION_CODES[layer.activation], int(mask_invalid)]
@@ -171,9 +170,9 @@ class EmulatedFused:
             raise RuntimeError(self.library.emulated_fused_error().decode())
         return out, self.library.emulated_fused_launches().decode().splitlines()
 
-    def workspace(self, layer, slots: int, fast: bool = False) -> torch.Tensor:
+    def workspace(self, layer, slots: int) -> torch.Tensor:
         """Zeroed counters, everything else garbage."""
-        up, down = (self._matrix(m, fast) for m in (layer.up, layer.down))
+        up, down = self._matrix(layer.up), self._matrix(layer.down)
         size = self.library.emulated_fused_workspace(ctypes.byref(up), ctypes.byref(down), slots)
         memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
         memory = memory[-memory.data_ptr() % 256 :]
@@ -181,9 +180,8 @@ class EmulatedFused:
         return memory
 
     @staticmethod
-    def _matrix(m, fast: bool) -> _FusedMatrix:
-        split_blocks = FAST_SPLIT_BLOCKS if fast else m.split_blocks
-        matrix = _FusedMatrix(len(m.codes), int(m.small), m.rows, m.cols, split_blocks)
+    def _matrix(m) -> _FusedMatrix:
+        matrix = _FusedMatrix(len(m.codes), int(m.small), m.rows, m.cols, m.split_blocks)
         for s, (codes, scale) in enumerate(zip(m.codes, m.scales, strict=True)):
             matrix.codes[s], matrix.scales[s] = codes.data_ptr(), scale.data_ptr()
         matrix.sv, matrix.su = m.sv.data_ptr(), m.su.data_ptr()

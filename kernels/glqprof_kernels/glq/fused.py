@@ -31,7 +31,6 @@ SMALL_ENTRIES = 256
 SMALL_STAGE = 2
 MAX_SLOTS = 256
 """(token, expert) slots of one launch (csrc/fused_call.h)."""
-FAST_SPLIT_BLOCKS = 64
 _PACK_BYTES = 256 << 20
 
 
@@ -220,3 +219,61 @@ def pack_layer(layer: LayerWeights, tables: Tables | None = None) -> FusedLayer:
     up, down = (pack(m, s) for m, s in zip(matrices, uses_small, strict=True))
     errors = torch.zeros(1, dtype=torch.int64, device=layer.device)
     return FusedLayer(up, down, table, layer.activation, float(layer.limit), layer.overflow, errors)
+
+
+CONFIG = {"lanes": 2, "unpack": 32, "wide": False, "threads": 512, "launches": 2, "dependent": True, "blocks": 0}
+"""The extension's FusedConfig, by field; ``fast`` comes from the variant."""
+
+ACTIVATION_CODES = {"relu2": 0, "swiglu": 1}
+
+
+def cuda_layer(packed: FusedLayer) -> Any:
+    """The extension's handle of a packed layer: holds its tensors, so that a call passes only the inputs."""
+    from . import extension
+
+    module = extension.load()
+
+    def matrix(m: FusedMatrix) -> Any:
+        return module.FusedMatrix(m.codes, m.scales, m.sv, m.su, m.split_blocks, m.small)
+
+    table = packed.table
+    return module.FusedLayer(
+        matrix(packed.up),
+        matrix(packed.down),
+        table.image,
+        table.entries,
+        table.small_word,
+        table.wide_word,
+        ACTIVATION_CODES[packed.activation],
+        packed.limit,
+        packed.overflow,
+        packed.errors,
+    )
+
+
+class FusedRun:
+    """Packed layers with a workspace of their own: calls of one object follow each other, two objects are independent.
+
+    ``fast`` chooses fused-fast. ``config`` overrides fields of ``CONFIG``. A call allocates nothing, reads nothing back
+    and waits for nothing, so it can be captured in a CUDA graph.
+    """
+
+    def __init__(
+        self, layers: list[FusedLayer], max_tokens: int, top_k: int, *, fast: bool = False, **config: Any
+    ) -> None:
+        from . import extension
+
+        self.config = extension.load().FusedConfig()
+        self.config.fast = fast
+        for name, value in {**CONFIG, **config}.items():
+            setattr(self.config, name, value)
+        self.handles = [cuda_layer(layer) for layer in layers]
+        missing = [i for i, handle in enumerate(self.handles) if not handle.has(self.config)]
+        if missing:
+            raise ValueError(f"this configuration is not compiled for layers {missing}; {extension.TUNING}=1 adds more")
+        size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
+        self.workspace = torch.zeros(size, dtype=torch.uint8, device=layers[0].up.su.device)
+
+    def layer(self, index: int, x: Any, ids: Any, weights: Any, out: Any, mask_invalid: bool = False) -> None:
+        """One layer: x [tokens, hidden] fp16, ids and weights [tokens, top_k] → out [tokens, hidden] fp16."""
+        self.handles[index].run(x, ids, weights, mask_invalid, out, self.workspace, self.config)

@@ -19,6 +19,7 @@ constexpr int kFusedVectors = 8;     // input vectors that a thread block holds 
 constexpr int kGroupRows = 32;       // rows of a tile of indices
 constexpr int kChunkBlocks = 8;      // blocks of a tile of indices: 16 bytes a row
 constexpr int kSmallEntries = 256;
+constexpr int kFastSplitBlocks = 64;
 
 // One matrix of all experts, re-laid out (fused.py describes the layout).
 struct FusedMatrix {
@@ -36,6 +37,9 @@ struct FusedMatrix {
   int split_blocks;  // blocks of one sum t_q
   int splits;        // ceil(blocks / split_blocks)
 };
+
+// Where a thread block looks at the clock, when asked to.
+enum Mark : int { kStarted = 0, kPreviousDone, kTableLoaded, kVectorsLoaded, kProductDone, kHandedOver, kMarks = 8 };
 
 enum Phases : int { kUpPhase = 1, kDownPhase = 2, kBothPhases = 3 };
 
@@ -71,6 +75,8 @@ struct FusedCall {
   int* done;            // [2, kFusedSlots]: units of a slot that were computed
   int* token_done;      // [kFusedSlots]
   int* ready;           // [kFusedSlots]: the slot's down_x is written (both phases in one launch)
+
+  unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
   int phases;           // kUpPhase, kDownPhase or both
   int first_vector;     // float index in shared memory of the input vectors

@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t code_bytes(uint32_t word) {
 // The eight nibbles of a code of the big table. `table`: in shared or in global memory.
 __device__ __forceinline__ uint32_t folded_entry(const unsigned char* table, uint32_t bytes, uint32_t fold_bytes) {
   const bool negated = bytes >= fold_bytes;
-  const uint32_t word = *reinterpret_cast<const uint32_t*>(table + (negated ? bytes - fold_bytes : bytes));
+  const uint32_t word = *reinterpret_cast<const uint32_t*>(table + min(bytes, bytes - fold_bytes));
   return negated ? kNegation - word : word;
 }
 

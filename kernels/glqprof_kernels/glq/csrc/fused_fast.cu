@@ -6,13 +6,13 @@ namespace {
 
 template <int STAGES, bool SMALL>
 Starter fast(const FusedConfig& config, bool shared_table) {
+  constexpr int threads = STAGES == 4 ? 384 : 512;  // the most that do not spill
   if (config.threads == 512) {
-    return shared_table ? start_fused<FastTraits<STAGES, SMALL, 512, true>>
-                        : start_fused<FastTraits<STAGES, SMALL, 512, false>>;
+    return shared_table ? start_fused<FastTraits<STAGES, SMALL, threads, true>>
+                        : start_fused<FastTraits<STAGES, SMALL, kFallbackThreads, false>>;
   }
 #if defined(GLQ_FUSED_TUNING)
   if constexpr (STAGES == 2 || SMALL) {
-    if (config.threads == 768 && shared_table) return start_fused<FastTraits<STAGES, SMALL, 768, true>>;
     if (config.threads == 384 && shared_table) return start_fused<FastTraits<STAGES, SMALL, 384, true>>;
   }
 #endif

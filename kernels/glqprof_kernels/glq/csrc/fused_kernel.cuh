@@ -107,6 +107,12 @@ __device__ __forceinline__ void list_units(const FusedMatrix& m, const UnitGrid&
   }
 }
 
+__device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
+  if (call.timeline != nullptr && threadIdx.x == 0) {
+    read_clocks(call.timeline + 2 * (static_cast<int64_t>(phase * gridDim.x + blockIdx.x) * kMarks + which));
+  }
+}
+
 // --- input vectors -----------------------------------------------------------------------------------------------------
 
 // Element i of an input vector in shared memory; exact: the fp16 value as a float.
@@ -344,7 +350,6 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
     end = min(end, end_slot * grid.per_slot());
     const int vectors = vector_of(end_slot - 1) + 1;
 
-    __syncthreads();  // what the last batch read is overwritten
     if (threadIdx.x < kFusedVectors) shared.peak[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
       shared.taken = C::kThreads / 32;
@@ -366,6 +371,7 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
       }
     }
     __syncthreads();
+    mark(call, phase, kVectorsLoaded);
     const UnitList list{shared.units, end - begin, &shared.taken};
     if constexpr (C::kFast) {
       fast_product<C>(m, tables, list, shared.scales, shared.vector_scale, dynamic, call.partial);
@@ -373,6 +379,7 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
       exact_product<C>(m, tables, list, shared.scales, dynamic, call.partial);
     }
     __syncthreads();
+    mark(call, phase, kProductDone);
     for (int slot = first_slot; slot < end_slot; ++slot) {
       if (threadIdx.x == 0) {
         const int units = min(end, (slot + 1) * grid.per_slot()) - max(begin, slot * grid.per_slot());
@@ -391,6 +398,7 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
       }
       __syncthreads();  // shared.last is written again
     }
+    mark(call, phase, kHandedOver);
     begin = end;
   }
 }
@@ -400,6 +408,8 @@ template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KERNEL_PARAMETER FusedCall call) {
   GLQ_DYNAMIC_SHARED(float, dynamic);
   __shared__ FusedShared shared;
+  const int first_phase = (call.phases & kUpPhase) != 0 ? 0 : 1;
+  mark(call, first_phase, kStarted);
   if (C::kSharedTable) {
     // Every block starts elsewhere, so that they do not ask one slice of L2 for the same lines at once.
     const int quads = call.table_words / 4;
@@ -413,16 +423,18 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     wait_for_previous_kernel();
     let_next_kernel_start();
   }
+  mark(call, first_phase, kPreviousDone);
   find_slots<C::kThreads>(call, shared);
   if (C::kSharedTable) wait_for_copies();
   __syncthreads();
+  mark(call, first_phase, kTableLoaded);
 
   const unsigned char* base = reinterpret_cast<const unsigned char*>(C::kSharedTable ? dynamic : reinterpret_cast<const float*>(call.table));
   Tables tables{base, base + 4 * call.small_word, base + 4 * call.wide_word, call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
 #pragma unroll 1
-  for (int phase = 0; phase < 2; ++phase) {
+  for (int phase = first_phase; phase < 2; ++phase) {
     if ((call.phases >> phase & 1) != 0) run_phase<C>(call, shared, dynamic, tables, phase);
   }
 }

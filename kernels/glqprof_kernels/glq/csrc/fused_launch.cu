@@ -44,6 +44,9 @@ bool has_fused(const FusedConfig& config, int stages, bool small) { return selec
 void launch_fused(const FusedCall& given, const FusedConfig& config, const DeviceLimits& limits, cudaStream_t stream) {
   FusedCall call = given;
   if (call.tokens * call.top_k > kFusedSlots) throw std::runtime_error("too many (token, expert) slots for one launch");
+  if (config.fast) {  // its sums have no prescribed splits; one of 64 blocks needs no more workspace than the matrix's own
+    for (FusedMatrix& m : call.matrix) set_sizes(m, m.rows, m.cols, kFastSplitBlocks);
+  }
   if (!config.wide) call.table_words = call.wide_word;
   const Exponents exponents = config.unpack == 32 ? nibble_exponents() : half_exponents();
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);

@@ -56,6 +56,13 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
+__device__ __forceinline__ void read_clocks(unsigned long long* to) {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  to[0] = now;
+  to[1] = static_cast<unsigned long long>(clock64());
+}
+
 // c += a * b: a 16 x 32 int8 by rows, b 32 x 8 int8 by columns, c 16 x 8 int32.
 __device__ __forceinline__ void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                             uint32_t b1) {

@@ -47,13 +47,16 @@ Starter select_exact_3_small(const FusedConfig& config, bool shared_table);
 Starter select_exact_rest(const FusedConfig& config, int stages, bool small, bool shared_table);
 Starter select_fast(const FusedConfig& config, int stages, bool small, bool shared_table);
 
+// Where a block's shared memory is too small for the table: it stays in global memory, and threads get more registers.
+constexpr int kFallbackThreads = 256;
+
 // What is compiled without GLQ_FUSED_TUNING.
 inline bool is_default_exact(const FusedConfig& c) { return c.lanes == 2 && c.unpack == 32 && !c.wide && c.threads == 512; }
 
 template <int STAGES, bool SMALL>
 Starter default_exact(bool shared_table) {
   return shared_table ? start_fused<ExactTraits<STAGES, SMALL, 2, 32, false, 512, true>>
-                      : start_fused<ExactTraits<STAGES, SMALL, 2, 32, false, 512, false>>;
+                      : start_fused<ExactTraits<STAGES, SMALL, 2, 32, false, kFallbackThreads, false>>;
 }
 
 #if defined(GLQ_FUSED_TUNING)
@@ -68,9 +71,7 @@ Starter tuned_exact(const FusedConfig& c) {
   GLQ_ALTERNATIVE(4, 32, false, 512)
   GLQ_ALTERNATIVE(2, 16, false, 512)
   GLQ_ALTERNATIVE(4, 16, false, 512)
-  GLQ_ALTERNATIVE(2, 32, false, 768)
-  GLQ_ALTERNATIVE(4, 32, false, 768)
-  GLQ_ALTERNATIVE(4, 32, false, 1024)
+  GLQ_ALTERNATIVE(4, 32, false, 640)
   if constexpr (SMALL) {
     GLQ_ALTERNATIVE(2, 32, true, 512)
   }
