@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:kernels python3 kernels/tools/device_fused.py --out FOLDER [--layers 23] [--no-bf16] [--quick]
 
-Writes ``fused_device.json``; prints a short table last. Numbers are a quick look (medians over fresh batches); claims come
-from ``glqprof bench``. Builds with the tuning alternatives (GLQPROF_FUSED_TUNING=1).
+Writes ``fused_device.json``; prints a short table last. Numbers are a quick look (medians over fresh batches); claims
+come from ``glqprof bench``. Builds with the tuning alternatives (GLQPROF_FUSED_TUNING=1).
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ EXACT_CONFIGS = {
     "fused": {},
     "no-pdl": {"dependent": False},
     "one-launch": {"launches": 1, "dependent": False},
-    "one-launch pdl": {"launches": 1},
     "lanes 1": {"lanes": 1},
     "lanes 4": {"lanes": 4},
     "fp16 unpack": {"unpack": 16},
@@ -67,6 +66,7 @@ def configs() -> list[tuple[str, bool, dict]]:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two fp16 tensors have the same bytes."""
     return torch.equal(a.view(torch.int16), b.view(torch.int16))
 
 
@@ -87,6 +87,7 @@ def check_bits(quick: bool) -> dict:
         if not large or stages == 3:
             batches += adversarial(workload, 2)
         wants = []
+        exact: dict[str, torch.Tensor] = {}
         for label, batch in batches:
             before = int(layer.overflow)
             out = ops.moe(layer, *batch.per_layer[0], variant="v3b", warn_overflow=False)
@@ -118,8 +119,10 @@ def check_bits(quick: bool) -> dict:
                     if int(layer.overflow) - before != infinite:
                         wrong.append(f"{case}: overflow counted {int(layer.overflow) - before} times, not {infinite}")
                 elif label.endswith("rows"):
-                    exact = reference.moe(layer, *inputs)
-                    mine, theirs = (((o.double() - exact).norm() / exact.norm()).item() for o in (out, want))
+                    if label not in exact:
+                        exact[label] = reference.moe(layer, *inputs)
+                    truth = exact[label]
+                    mine, theirs = (((o.double() - truth).norm() / truth.norm()).item() for o in (out, want))
                     ratios.append(mine / theirs)
                     if not mine <= theirs:
                         wrong.append(f"{case}: error {mine:.2e}, v3b {theirs:.2e}")
@@ -138,7 +141,7 @@ def check_replay(packed: fused.FusedLayer, shape: Geometry, workload: MoeWorkloa
         with torch.cuda.graph(graph):
             runs[0].layer(0, x, ids, weights, outs[0])
         differing = 0
-        for seed in range(replays):
+        for _ in range(replays):
             x.normal_()
             ids.copy_(torch.randint(-1, shape.experts, ids.shape, device="cuda"))
             weights.uniform_()
@@ -166,7 +169,7 @@ def check_replay(packed: fused.FusedLayer, shape: Geometry, workload: MoeWorkloa
     return wrong
 
 
-def timed(run, batches, outs) -> dict[str, float | None]:
+def timed(run, batches, outs, capture: bool) -> dict[str, float | None]:
     """Median milliseconds: eager calls by events, and replays of one graph a batch, the batches in turn."""
     run(batches[0], outs)
     torch.cuda.synchronize()
@@ -178,15 +181,14 @@ def timed(run, batches, outs) -> dict[str, float | None]:
         end.record()
         torch.cuda.synchronize()
         eager.append(start.elapsed_time(end))
-    try:
-        graphs = []
-        for batch in batches:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                run(batch, outs)
-            graphs.append(graph)
-    except RuntimeError as error:
-        return {"eager_ms": statistics.median(eager), "graph_ms": None, "note": str(error).splitlines()[0][:100]}
+    if not capture:
+        return {"eager_ms": statistics.median(eager), "graph_ms": None}
+    graphs = []
+    for batch in batches:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(batch, outs)
+        graphs.append(graph)
     replayed = []
     for index in range(REPLAYS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -195,7 +197,8 @@ def timed(run, batches, outs) -> dict[str, float | None]:
         end.record()
         end.synchronize()
         replayed.append(start.elapsed_time(end))
-    return {"eager_ms": statistics.median(eager), "graph_ms": statistics.median(replayed), "graph_min_ms": min(replayed)}
+    middle = statistics.median(replayed)
+    return {"eager_ms": statistics.median(eager), "graph_ms": middle, "graph_min_ms": min(replayed)}
 
 
 def phases(runner: fused.FusedRun, batch, out, layers: range) -> dict:
@@ -211,9 +214,13 @@ def phases(runner: fused.FusedRun, batch, out, layers: range) -> dict:
         torch.cuda.synchronize()
         ns = timeline[..., 0].double().cpu() / 1e3
         for phase, label in enumerate(("up", "down")):
-            start = ns[phase, :, 0].min()
-            gaps = {n: (ns[phase, :, k] - start) for k, n in enumerate(names)}
-            found.setdefault(label, []).append({n: [g.median().item(), g.max().item()] for n, g in gaps.items()})
+            began = ns[phase, :, 0]
+            start = began[began > 0].min() if (began > 0).any() else ns[0, :, 0].min()
+            row = {}
+            for k, name in enumerate(names):
+                seen = ns[phase, :, k][ns[phase, :, k] > 0] - start  # blocks without work set no mark
+                row[name] = [seen.median().item(), seen.max().item()] if len(seen) else [0.0, 0.0]
+            found.setdefault(label, []).append(row)
         found.setdefault("layer", []).append((ns.max() - ns[0, :, 0].min()).item())
     result: dict = {"layer_us": statistics.median(found["layer"])}
     for label in ("up", "down"):
@@ -255,7 +262,8 @@ def main() -> int:
     def bits() -> None:
         found = check_bits(options.quick)
         results["bits"] = found
-        print(f"  {found['checked']} checked, {len(found['wrong'])} wrong; fast/v3b error {found['fast_error_over_v3b']}")
+        print(f"  {found['checked']} checked, {len(found['wrong'])} wrong")
+        print(f"  fused-fast: error over v3b's, least and most: {found['fast_error_over_v3b']}")
         for line in found["wrong"][:25]:
             print(f"  {line}")
         if found["wrong"]:
@@ -296,14 +304,14 @@ def main() -> int:
             registry.variants[variants.GROUP, "v3b"].build(workload)(first, by_rows[rows])
         return by_rows[rows]
 
-    def measure(label: str, run, rows: int = 1, tolerance: bool = False) -> None:
+    def measure(label: str, run, rows: int = 1, tolerance: bool = False, capture: bool = True) -> None:
         inputs = batches if rows == 1 else [group.batch(workload, rows, 100 + index) for index in range(3)]
         target = group.out(workload, inputs[0])
         target.view(torch.uint8).fill_(0xA5)
         run(inputs[0], target)
         torch.cuda.synchronize()
         want = baseline(rows)
-        found = timed(run, inputs, group.out(workload, inputs[0]))
+        found = timed(run, inputs, group.out(workload, inputs[0]), capture)
         found["differs"] = (target.view(torch.int16) != want.view(torch.int16)).float().mean().item()
         if found["differs"] and not tolerance:
             failed.append(f"{label}: bits")
@@ -313,7 +321,7 @@ def main() -> int:
         return fused.FusedRun(layers, 8, workload.shape.top_k, fast=fast, **config)
 
     def mixed_runner(fast: bool, config: dict):
-        """A run over all layers; a configuration that is not compiled for a layer's stages falls back to the default."""
+        """A run over all layers; where a configuration is not compiled for a layer's stages, the default."""
         try:
             runners = [runner_of(fast, config)] * len(layers)
         except ValueError:
@@ -322,7 +330,8 @@ def main() -> int:
             for stages in (2, 3):
                 group_layers = [i for i, one in enumerate(layers) if len(one.up.codes) == stages]
                 try:
-                    special[stages] = fused.FusedRun([layers[i] for i in group_layers], 8, 6, fast=fast, **config), group_layers
+                    chosen = [layers[i] for i in group_layers]
+                    special[stages] = (fused.FusedRun(chosen, 8, 6, fast=fast, **config), group_layers)
                 except ValueError:
                     continue
             if not special:
@@ -344,8 +353,11 @@ def main() -> int:
 
         return run
 
+    def v3b():
+        return registry.variants[variants.GROUP, "v3b"].build(workload)
+
     step("v3b")
-    attempt("v3b", lambda: measure("v3b", registry.variants[variants.GROUP, "v3b"].build(workload)))
+    attempt("v3b", lambda: measure("v3b", v3b(), capture=False))
     for label, fast, config in configs():
         step(label)
         attempt(label, lambda fast=fast, config=config, label=label: measure(label, mixed_runner(fast, config), 1, fast))

@@ -92,7 +92,7 @@ def test_adversarial(emulated_fused, shape) -> None:
         want = ops.moe(layer, *inputs, warn_overflow=False)
         between = int(layer.overflow)
         assert same_bits(emulated_fused.moe(packed, *inputs)[0], want), label
-        assert int(layer.overflow) - between == between - before, label  # the packed layer counts in the layer's counter
+        assert int(layer.overflow) - between == between - before, label  # both count in the layer's
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
@@ -109,7 +109,7 @@ def test_fast_is_nearer_to_float64_than_v3b(emulated_fused, shape, stages) -> No
 
 
 def test_fast_and_what_is_not_finite(emulated_fused) -> None:
-    layer, packed, workload = setup(TINY, 2)
+    _, packed, workload = setup(TINY, 2)
     x, ids, weights = make_batch(workload, 2, seed=1).per_layer[0]
     for value in (float("inf"), float("nan")):
         spiked = x.clone()

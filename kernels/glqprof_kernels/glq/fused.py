@@ -1,15 +1,15 @@
 """Re-laid-out weights of the fused variants, and what runs them.
 
-**Codewords** are 4-bit coordinates, ``2c + 8`` with coordinate k in bits 4k to 4k+3: 4 bytes an entry. All codebooks of a
-layer but a small third stage's become one *big table* that holds one of v and -v: entries 0 to P-1 are of vectors whose
-negation is in a codebook too, entries P to T-1 of the others. Code i < T is entry i, code T + i the negated entry i < P:
-at most 65,536 codes. The generated codebook has P = 28,440 and T = 37,096: 148,384 bytes.
+**Codewords** are 4-bit coordinates, ``2c + 8`` with coordinate k in bits 4k to 4k+3: 4 bytes an entry. All codebooks of
+a layer but a small third stage's become one *big table* that holds one of v and -v: entries 0 to P-1 are of vectors
+whose negation is in a codebook too, entries P to T-1 of the others. Code i < T is entry i, code T + i the negated entry
+i < P: at most 65,536 codes. The generated codebook has P = 28,440 and T = 37,096: 148,384 bytes.
 
 **The table image** is ``[big words, padded to 4][256 small words][256 small entries of 8 fp16]``, int32.
 
-**Indices**: per stage ``[experts, ceil(rows/32), ceil(blocks/8), 32 rows, 4]`` int32, rows and blocks padded with code 0.
-A word holds the codes of an even block and of the odd one after it, ``rotate_left(even | odd << 16, 2)``: a mask gives four
-times a code, and 16 bytes are eight blocks of a row. ``pack_plane`` and ``unpack_plane`` are a round trip.
+**Indices**: per stage ``[experts, ceil(rows/32), ceil(blocks/8), 32 rows, 4]`` int32, rows and blocks padded with code
+0. A word holds the codes of an even block and of the odd one after it, ``rotate_left(even | odd << 16, 2)``: a mask
+gives four times a code, and 16 bytes are eight blocks of a row. ``pack_plane`` and ``unpack_plane`` are a round trip.
 
 The original planes are left as they are: a packed layer takes the same number of bytes again, made expert by expert.
 """
@@ -102,7 +102,7 @@ def _pack_codes(codes: torch.Tensor) -> torch.Tensor:
 
 
 def pack_plane(plane: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-    """[experts, rows, blocks] int16 indices → packed codes; ``codes``: what each index becomes. Some experts at a time."""
+    """[experts, rows, blocks] int16 indices → packed codes, expert by expert; ``codes``: what an index becomes."""
     experts, rows, blocks = plane.shape
     groups, chunks = -(-rows // GROUP_ROWS), -(-blocks // CHUNK_BLOCKS)
     packed = torch.empty(experts, groups, chunks, GROUP_ROWS, 4, dtype=torch.int32, device=plane.device)
@@ -151,7 +151,10 @@ class FusedMatrix:
 
 @dataclass(frozen=True)
 class FusedLayer:
-    """A layer as the fused kernels read it; ``overflow`` is the layer's, ``errors`` [1] int64 counts ids of no expert."""
+    """A layer as the fused kernels read it; ``overflow`` is the layer's, ``errors`` [1] int64 counts ids of no expert.
+
+    Such ids are skipped on the device; they are counted unless a call says ``mask_invalid``.
+    """
 
     up: FusedMatrix
     down: FusedMatrix

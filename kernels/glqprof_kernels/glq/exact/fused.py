@@ -5,8 +5,8 @@ masks and subtractions as the device code), each slot's chains advance span by s
 the ordered combination. The transform works on views of each block, from the largest stride of a radix-8 pass down its
 own indices: strides in ascending order, as the contract says, on a [.., 2, stride] view.
 
-``moe_fast`` is the free order: float64 sums of float32-exact products, rounded where fused-fast stores float32. It is an
-implementation of the same mathematics, not the bits of the GPU.
+``moe_fast`` is the free order: float64 sums, rounded where fused-fast stores float32. It is an implementation of the
+same mathematics, not the bits of the GPU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def moe(layer: FusedLayer, call: HostCall, log: Log) -> tuple[np.ndarray, int]:
 
 
 def moe_fast(layer: FusedLayer, call: HostCall, log: Log) -> tuple[np.ndarray, int]:
-    """The same in free order: float32 between the steps, one rounding to fp16 at the end; nothing overflows before it."""
+    """The same in free order: float32 between the steps, one rounding to fp16 at the end, which alone can overflow."""
     with np.errstate(all="ignore"):
         if not len(call.x):
             return np.zeros(call.x.shape, dtype=np.float16), 0
