@@ -259,7 +259,7 @@ def main() -> int:
     extension.load()
     step("bits")
 
-    def bits() -> None:
+    def look_at_bits() -> None:
         found = check_bits(options.quick)
         results["bits"] = found
         print(f"  {found['checked']} checked, {len(found['wrong'])} wrong")
@@ -269,7 +269,7 @@ def main() -> int:
         if found["wrong"]:
             failed.append("bits")
 
-    attempt("bits", bits)
+    attempt("bits", look_at_bits)
     step("graph replay and two streams")
 
     def replay() -> None:
@@ -301,7 +301,7 @@ def main() -> int:
         if rows not in by_rows:
             first = group.batch(workload, rows, 100)
             by_rows[rows] = group.out(workload, first)
-            registry.variants[variants.GROUP, "v3b"].build(workload)(first, by_rows[rows])
+            built("v3b")(first, by_rows[rows])
         return by_rows[rows]
 
     def measure(label: str, run, rows: int = 1, tolerance: bool = False, capture: bool = True) -> None:
@@ -353,14 +353,14 @@ def main() -> int:
 
         return run
 
-    def v3b():
-        return registry.variants[variants.GROUP, "v3b"].build(workload)
+    def built(name: str):
+        return registry.variants[variants.GROUP, name].build(workload)
 
     step("v3b")
-    attempt("v3b", lambda: measure("v3b", v3b(), capture=False))
+    attempt("v3b", lambda: measure("v3b", built("v3b"), capture=False))
     for label, fast, config in configs():
         step(label)
-        attempt(label, lambda fast=fast, config=config, label=label: measure(label, mixed_runner(fast, config), 1, fast))
+        attempt(label, lambda f=fast, c=config, label=label: measure(label, mixed_runner(f, c), 1, f))
     for rows in (2, 4, 8):
         for fast in (False, True):
             label = f"{'fast' if fast else 'fused'} x{rows}"
@@ -385,7 +385,7 @@ def main() -> int:
     if not options.no_bf16:
         for name in ("bf16", "bf16-loop"):
             step(name)
-            attempt(name, lambda name=name: measure(name, registry.variants[variants.GROUP, name].build(workload), 1, True))
+            attempt(name, lambda name=name: measure(name, built(name), 1, True))
     step("done" if not failed else f"FAILED: {', '.join(failed)}")
     for label, found in results["phases"].items():
         print(f"\n{label}: layer {found['layer_us']:.1f} us; us after the first start, median / last block")
@@ -396,8 +396,8 @@ def main() -> int:
         graph = found.get("graph_ms")
         cells = f"{graph:9.3f} {found['graph_min_ms']:8.3f}" if graph is not None else f"{'-':>9} {'-':>8}"
         print(f"{label:18} {cells} {found['eager_ms']:9.3f}  {found['differs']:.2%}")
-    bits_line = results.get("bits", {})
-    print(f"bits: {bits_line.get('checked')} checked, {len(bits_line.get('wrong', []))} wrong; {failed or 'all passed'}")
+    bits = results.get("bits", {"checked": 0, "wrong": []})
+    print(f"bits: {bits['checked']} checked, {len(bits['wrong'])} wrong; {failed or 'all passed'}")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""The fused CUDA source, run on the CPU as fibers: v3b's bytes from every configuration, and fused-fast near float64."""
+"""The fused CUDA source, run on the CPU as fibers: v3b's bytes from every configuration, fused-fast near float64."""
 
 from __future__ import annotations
 
