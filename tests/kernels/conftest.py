@@ -93,15 +93,19 @@ class EmulatedGlq:
         return matrix
 
 
-def build_emulation(folder: Path, csrc: Path = CSRC) -> EmulatedGlq:
-    """Compile the device code in ``csrc`` for emulation; skips where there is no g++."""
+def _compile(library: Path, source: Path, csrc: Path, *flags: str) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++: the device code cannot be compiled for emulation")
-    library = folder / "glq.so"
-    command = [compiler, *FLAGS, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(EMULATION / "emulated_glq.cpp")]
+    command = [compiler, *FLAGS, *flags, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(source)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
+
+
+def build_emulation(folder: Path, csrc: Path = CSRC) -> EmulatedGlq:
+    """Compile the device code in ``csrc`` for emulation; skips where there is no g++."""
+    library = folder / "glq.so"
+    _compile(library, EMULATION / "emulated_glq.cpp", csrc)
     return EmulatedGlq(library)
 
 
@@ -115,3 +119,89 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedGlq:
 def emulation_builder():
     """``build_emulation``, for tests that plant a fault in a copy of the sources."""
     return build_emulation
+
+
+class _FusedMatrix(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("stages", "small", "rows", "cols", "split_blocks")),
+        ("codes", ctypes.c_void_p * 4),
+        ("scales", ctypes.c_void_p * 4),
+        ("sv", ctypes.c_void_p),
+        ("su", ctypes.c_void_p),
+    ]
+
+
+class EmulatedFused:
+    """Runs the fused kernels of csrc on CPU tensors."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = ctypes.CDLL(str(library))
+        self.library.emulated_fused_error.restype = ctypes.c_char_p
+        self.library.emulated_fused_launches.restype = ctypes.c_char_p
+        self.library.emulated_fused_workspace.restype = ctypes.c_int64
+
+    def moe(self, layer, x, ids, weights, mask_invalid=False, order=ASCENDING, workspace=None, **config):
+        """(out, kernels launched). ``layer``: a packed one, whose ``overflow`` and ``errors`` grow as on a GPU.
+
+        ``config``: fast, lanes, unpack, wide, threads, launches, blocks, shared_bytes.
+        """
+        c = {"fast": 0, "lanes": 2, "unpack": 32, "wide": 0, "threads": 512, "launches": 2, "blocks": 3}
+        c |= {"shared_bytes": 227 * 1024, **config}
+        assert c["launches"] == 2 or c["blocks"] == 1, "an emulated block cannot wait for another"
+        up, down = self._matrix(layer.up), self._matrix(layer.down)
+        out = torch.full((x.shape[0], layer.down.rows), float("nan"), dtype=torch.float16)
+        workspace = self.workspace(layer, ids.numel()) if workspace is None else workspace
+        ids = ids.long()
+        table = layer.table
+        numbers = [*ids.shape, layer.experts, ACTIVATION_CODES[layer.activation], int(mask_invalid)]
+        numbers += [table.image.numel(), table.small_word, table.wide_word, table.entries]
+        numbers += [*x.stride(), *ids.stride(), *weights.stride()]
+        numbers += [int(c[k]) for k in ("fast", "lanes", "unpack", "wide", "threads", "launches", "blocks")]
+        numbers += [c["shared_bytes"], order]
+        failed = self.library.emulated_fused(
+            ctypes.byref(up),
+            ctypes.byref(down),
+            ctypes.c_void_p(table.image.data_ptr()),
+            (ctypes.c_int64 * len(numbers))(*numbers),
+            ctypes.c_float(layer.limit),
+            *(ctypes.c_void_p(t.data_ptr()) for t in (x, ids, weights, out, layer.overflow, layer.errors, workspace)),
+        )
+        if failed:
+            raise RuntimeError(self.library.emulated_fused_error().decode())
+        return out, self.library.emulated_fused_launches().decode().splitlines()
+
+    def workspace(self, layer, slots: int) -> torch.Tensor:
+        """Zeroed counters, everything else garbage."""
+        up, down = self._matrix(layer.up), self._matrix(layer.down)
+        size = self.library.emulated_fused_workspace(ctypes.byref(up), ctypes.byref(down), slots)
+        memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
+        memory = memory[-memory.data_ptr() % 256 :]
+        memory[:4096] = 0
+        return memory
+
+    @staticmethod
+    def _matrix(m) -> _FusedMatrix:
+        matrix = _FusedMatrix(len(m.codes), int(m.small), m.rows, m.cols, m.split_blocks)
+        for s, (codes, scale) in enumerate(zip(m.codes, m.scales, strict=True)):
+            matrix.codes[s], matrix.scales[s] = codes.data_ptr(), scale.data_ptr()
+        matrix.sv, matrix.su = m.sv.data_ptr(), m.su.data_ptr()
+        return matrix
+
+
+def build_fused_emulation(folder: Path, csrc: Path = CSRC) -> EmulatedFused:
+    """Compile the fused device code for emulation, all tuning alternatives included; skips where there is no g++."""
+    library = folder / "fused.so"
+    _compile(library, EMULATION / "emulated_fused.cpp", csrc, "-DGLQ_FUSED_TUNING")
+    return EmulatedFused(library)
+
+
+@pytest.fixture(scope="session")
+def emulated_fused(tmp_path_factory: pytest.TempPathFactory) -> EmulatedFused:
+    """The fused kernels' emulation, built once a session."""
+    return build_fused_emulation(tmp_path_factory.mktemp("fused_emulation"))
+
+
+@pytest.fixture(scope="session")
+def fused_builder():
+    """``build_fused_emulation``, for tests that plant a fault in a copy of the sources."""
+    return build_fused_emulation

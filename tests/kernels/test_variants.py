@@ -34,10 +34,11 @@ def outputs(registry, workload, batch, name):
 
 def test_names_and_contracts(registry) -> None:
     names = [v.name for v in registry.of_group("glq-moe")]
-    assert names == ["v0.2.12", "v3a", "v3b", "v3b-fp32act", "bf16", "bf16-loop"]
-    for name in ("v3a", "v3b", "v3b-fp32act"):
+    assert names == ["v0.2.12", "v3a", "v3b", "v3b-fp32act", "fused", "fused-fast", "bf16", "bf16-loop"]
+    for name in ("v3a", "v3b", "v3b-fp32act", "fused"):
         assert registry.variants["glq-moe", name].contract == SameBits("v0.2.12")
     assert not any(registry.variants["glq-moe", name].capturable for name in ops.EXACT)
+    assert all(registry.variants["glq-moe", name].capturable for name in ops.FUSED)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -47,11 +48,11 @@ def test_every_batch(registry, workload, rows) -> None:
     batches = [("random", group.batch(workload, rows, 9)), *group.adversarial(workload, rows)]
     for label, batch in batches:
         base = outputs(registry, workload, batch, "v0.2.12")
-        for name in ops.EXACT:
+        for name in (*ops.EXACT, *ops.FUSED):
             variant = registry.variants["glq-moe", name]
             variant.launch_log.clear()
             out = outputs(registry, workload, batch, name)
-            if name != "v3b-fp32act":
+            if name not in ("v3b-fp32act", "fused-fast"):
                 assert torch.equal(out.view(torch.int16), base.view(torch.int16)), (label, name)
             declared = variant.kernels(workload, batch)
             seen = Counter(next(p for p in declared if re.search(p, kernel)) for kernel in variant.launch_log.kernels)
@@ -64,6 +65,7 @@ def test_every_batch(registry, workload, rows) -> None:
                 gap = outputs(registry, workload, batch, variant.name).double() - want
                 relative = (gap.flatten(1).norm(dim=1) / want.flatten(1).norm(dim=1)).max().item()
                 bound = variants.BF16_REL_ERR if variant.name.startswith("bf16") else variants.EXACT_REL_ERR
+                bound = variants.FAST_REL_ERR if variant.name == "fused-fast" else bound
                 assert relative < bound, (label, variant.name)
 
 

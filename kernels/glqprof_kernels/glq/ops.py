@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from . import fused
+from .exact import fused as exact_fused_schedules
 from .exact import v0_2_12, v3a, v3b, v3b_fp32act
 from .exact.host import HostCall, HostLayer, HostMatrix, Log
 from .routing import check_ids
@@ -18,6 +20,9 @@ from .weights import LayerWeights, MatrixWeights
 
 EXACT = {"v0.2.12": v0_2_12.moe, "v3a": v3a.moe, "v3b": v3b.moe, "v3b-fp32act": v3b_fp32act.moe}
 """The exact CPU implementation of each variant."""
+
+FUSED = {"fused": exact_fused_schedules.moe, "fused-fast": exact_fused_schedules.moe_fast}
+"""The CPU implementation of each fused variant, on packed layers."""
 
 VARIANT_CODES = {name: code for code, name in enumerate(EXACT)}
 """The extension's number of each variant (csrc/host_loop.h)."""
@@ -101,6 +106,16 @@ def exact_moe(
     call = HostCall(x.numpy(), ids.long().numpy(), weights.numpy())
     check_ids(call.ids, layer.experts, mask_invalid)
     out, infinite = EXACT[variant](layer, call, log)
+    return torch.from_numpy(out), infinite
+
+
+def exact_fused(
+    layer: fused.FusedLayer, x: Any, ids: Any, weights: Any, variant: str, log: Any
+) -> tuple[torch.Tensor, int]:
+    """A fused variant on CPU tensors: ids of no expert are skipped, and counted in ``layer.errors``."""
+    call = HostCall(x.numpy(), ids.long().numpy(), weights.numpy())
+    layer.errors.add_(int(((call.ids < 0) | (call.ids >= layer.experts)).sum()))
+    out, infinite = FUSED[variant](layer, call, log)
     return torch.from_numpy(out), infinite
 
 

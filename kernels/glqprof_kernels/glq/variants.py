@@ -16,7 +16,7 @@ import torch
 from glqprof.bench.registry import Group, LaunchLog, Registry, Run, SameBits, Tolerance, Variant
 
 from .. import geometry as geometries
-from . import bf16, ops, reference
+from . import bf16, fused, ops, reference
 from .exact.host import host_layer
 from .workload import MoeBatch, MoeWorkload, adversarial, make_batch, make_workload
 
@@ -26,6 +26,10 @@ EXACT_REL_ERR = 2e-3
 """A correct GLQ variant's distance from float64: about eight roundings to fp16 in a row give 6e-4 to 8e-4."""
 ANY_COUNT = -1
 """A launch count that the registry's contract reads as "any number": a library's own kernels."""
+FAST_REL_ERR = 5e-4
+"""fused-fast rounds to fp16 only its inputs and its output: about 2e-4, below the exact variants' 6e-4."""
+MAX_TOKENS = 8
+"""Tokens that a fused variant's workspace holds at a time; more tokens run after each other in the same workspace."""
 BF16_REL_ERR = 2e-2
 """bf16 keeps 8 bits: weights, inputs, activations and outputs rounded to it give about 5e-3."""
 
@@ -83,6 +87,22 @@ def register(registry: Registry) -> None:
             SameBits(BASELINE),
             fused_activation=True,
             reads_items=False,
+        )
+    )
+    registry.add_variant(
+        _fused(
+            "fused",
+            "device-dispatched, all slots at once from 4-bit codewords in shared memory; 2 launches a layer",
+            SameBits(BASELINE),
+            r"glq_fused_kernel<.*ExactTraits",
+        )
+    )
+    registry.add_variant(
+        _fused(
+            "fused-fast",
+            "fused in free order: integer sums of every stage on the tensor cores, float32 between the steps",
+            Tolerance(FAST_REL_ERR),
+            r"glq_fused_kernel<.*FastTraits",
         )
     )
     registry.add_variant(
@@ -203,6 +223,62 @@ def _build_exact(workload: MoeWorkload, name: str, log: LaunchLog) -> Run:
     def run(batch: MoeBatch, out: torch.Tensor) -> None:
         for layer, (x, ids, weights), layer_out in zip(layers, batch.per_layer, out.unbind(0), strict=True):
             result, infinite = ops.exact_moe(layer, x, ids, weights, name, False, log)
+            layer_out.copy_(result)
+            workload.overflow += infinite
+
+    return run
+
+
+def packed_layers(workload: MoeWorkload) -> list[fused.FusedLayer]:
+    """The workload's layers in the fused layout, made once; the original planes stay, for the other variants."""
+    if workload.packed is None:
+        tables = fused.Tables()
+        workload.packed = [fused.pack_layer(layer, tables) for layer in workload.weights]
+    return workload.packed
+
+
+def _fused(name: str, summary: str, contract: SameBits | Tolerance, kernel: str) -> Variant:
+    log = LaunchLog()
+    on_cpu = r"glq_fused_kernel"
+
+    def is_cuda(workload: MoeWorkload) -> bool:
+        return torch.device(workload.device).type == "cuda"
+
+    def build(workload: MoeWorkload) -> Run:
+        layers = packed_layers(workload)
+        if not is_cuda(workload):
+            return _build_packed(workload, layers, name, log)
+        runner = fused.FusedRun(layers, MAX_TOKENS, workload.shape.top_k, fast=name == "fused-fast")
+
+        def run(batch: MoeBatch, out: torch.Tensor) -> None:
+            for index, (inputs, layer_out) in enumerate(zip(batch.per_layer, out.unbind(0), strict=True)):
+                for first in range(0, batch.rows, MAX_TOKENS):
+                    part = slice(first, first + MAX_TOKENS)
+                    runner.layer(index, *(tensor[part] for tensor in inputs), layer_out[part])
+
+        return run
+
+    def kernels(workload: MoeWorkload, batch: MoeBatch) -> Mapping[str, int]:
+        calls = -(-batch.rows // MAX_TOKENS) if is_cuda(workload) else 1
+        return {kernel if is_cuda(workload) else on_cpu: 2 * workload.layers * calls}
+
+    return Variant(
+        name=name,
+        group=GROUP,
+        summary=summary,
+        contract=contract,
+        build=build,
+        kernels=kernels,
+        bytes_moved=_bytes_moved,
+        launch_log=log,
+        needs=("nvcc",),
+    )
+
+
+def _build_packed(workload: MoeWorkload, layers: list[fused.FusedLayer], name: str, log: LaunchLog) -> Run:
+    def run(batch: MoeBatch, out: torch.Tensor) -> None:
+        for layer, (x, ids, weights), layer_out in zip(layers, batch.per_layer, out.unbind(0), strict=True):
+            result, infinite = ops.exact_fused(layer, x, ids, weights, name, log)
             layer_out.copy_(result)
             workload.overflow += infinite
 

@@ -11,6 +11,7 @@ import torch
 from .. import geometry as geometries
 from . import factory
 from .bf16 import Bf16Layer
+from .fused import FusedLayer
 from .weights import LayerWeights
 
 OPTIONS = {"stages": "mixed", "split_blocks": 64}
@@ -29,6 +30,8 @@ class MoeWorkload:
     overflow: torch.Tensor
     dense: list[Bf16Layer] | None = None
     """The experts in bf16, made when a bf16 variant first needs them."""
+    packed: list[FusedLayer] | None = None
+    """The layers re-laid out, made when a fused variant first needs them."""
 
     def overflow_count(self) -> int:
         """Activations that became infinite from finite values in all calls so far (waits for the GPU)."""

@@ -1,8 +1,9 @@
 // Runs CUDA kernels on the CPU, one fiber a thread, so that CI without a GPU executes the device code itself.
 //
-// Barriers are exact for kernels in which every thread of a barrier's group reaches the same barriers: the threads of a
-// block run one after the other up to their next barrier, in ascending, descending or shuffled order. A missing barrier
-// therefore shows as bytes that depend on the order. No timing, no memory model, no textures; one block at a time.
+// The threads of a block run one after the other up to their next barrier, in ascending, descending or shuffled order; a
+// thread goes on when all threads of its warp, or of its block, that still run have reached that barrier. A missing barrier
+// therefore shows as bytes that depend on the order. Shuffles and tensor-core products are exchanges between two barriers of
+// a warp. No timing, no memory model, no textures; one block at a time, so no block may wait for another.
 #pragma once
 
 #include <csetjmp>
@@ -14,11 +15,14 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 using cudaStream_t = void*;
+using std::max;
+using std::min;
 
 struct dim3 {
   unsigned int x, y, z;
@@ -30,9 +34,13 @@ struct float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) uint2 {
+  unsigned int x, y;
+};
 struct alignas(16) uint4 {
   unsigned int x, y, z, w;
 };
+inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
 
 #define __device__
 #define __host__
@@ -58,6 +66,9 @@ struct Fiber {
   bool entered = false;
 };
 
+// What a thread waits for.
+enum class Wait : char { kNothing, kWarp, kBlock };
+
 struct Machine {
   dim3 grid, block;
   unsigned int block_index[3] = {0, 0, 0};
@@ -69,6 +80,8 @@ struct Machine {
   jmp_buf scheduler;
   std::vector<Fiber> fibers;
   std::vector<char> done;
+  std::vector<Wait> waits;
+  uint32_t exchange[32][32][8];  // of a warp's lanes
   std::function<void()> body;
 };
 
@@ -92,7 +105,29 @@ inline void fiber_main() {
   }
 }
 
-inline void barrier() { to_scheduler(); }
+inline void barrier(Wait what) {
+  Machine& m = machine();
+  m.waits[m.thread_index] = what;
+  to_scheduler();
+}
+
+// Lets go on whoever waits for a group that has arrived in full; false when nobody can.
+inline bool release(unsigned int threads) {
+  Machine& m = machine();
+  bool any = false;
+  auto group = [&](unsigned int begin, unsigned int end, Wait what) {
+    bool arrived = true;
+    for (unsigned int t = begin; t < end; ++t) arrived = arrived && (m.done[t] || m.waits[t] == what);
+    for (unsigned int t = begin; t < end && arrived; ++t) {
+      if (m.done[t]) continue;
+      m.waits[t] = Wait::kNothing;
+      any = true;
+    }
+  };
+  for (unsigned int warp = 0; warp < threads; warp += 32) group(warp, std::min(warp + 32, threads), Wait::kWarp);
+  group(0, threads, Wait::kBlock);
+  return any;
+}
 
 inline void resume(unsigned int thread) {
   Machine& m = machine();
@@ -117,6 +152,7 @@ inline void run_block(unsigned int threads) {
   std::memset(m.shared, 0xA5, sizeof(m.shared));
   if (m.fibers.size() < threads) m.fibers.resize(threads);
   m.done.assign(threads, 0);
+  m.waits.assign(threads, Wait::kNothing);
   std::vector<unsigned int> sequence(threads);
   for (unsigned int t = 0; t < threads; ++t) sequence[t] = m.order == kDescending ? threads - 1 - t : t;
   unsigned int remaining = threads;
@@ -128,10 +164,11 @@ inline void run_block(unsigned int threads) {
       }
     }
     for (unsigned int t : sequence) {
-      if (m.done[t]) continue;
+      if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
       resume(t);
       if (m.done[t]) --remaining;
     }
+    if (remaining > 0 && !release(threads)) throw std::runtime_error("the threads of a block wait at different barriers");
   }
 }
 
@@ -184,8 +221,51 @@ static const emulation::Index blockIdx(emulation::Index::kBlock);
 static const emulation::Index blockDim(emulation::Index::kBlockDim);
 static const emulation::Index gridDim(emulation::Index::kGridDim);
 
-inline void __syncthreads() { emulation::barrier(); }
-inline void __syncwarp(unsigned int = 0xFFFFFFFFu) { emulation::barrier(); }
+inline void __syncthreads() { emulation::barrier(emulation::Wait::kBlock); }
+inline void __syncwarp(unsigned int = 0xFFFFFFFFu) { emulation::barrier(emulation::Wait::kWarp); }
+
+namespace emulation {
+
+// Every lane of the warp gives its words, then read(lanes) sees those of all.
+template <typename Read>
+inline auto exchanged(std::initializer_list<uint32_t> words, Read read) {
+  Machine& m = machine();
+  auto& lanes = m.exchange[m.thread_index / 32];
+  std::copy(words.begin(), words.end(), lanes[m.thread_index % 32]);
+  barrier(Wait::kWarp);
+  auto result = read(lanes);
+  barrier(Wait::kWarp);
+  return result;
+}
+
+template <typename T>
+inline T from_lane(T value, unsigned int source) {
+  static_assert(sizeof(T) == 4);
+  uint32_t word;
+  std::memcpy(&word, &value, 4);
+  word = exchanged({word}, [&](auto& lanes) { return lanes[source][0]; });
+  std::memcpy(&value, &word, 4);
+  return value;
+}
+
+}  // namespace emulation
+
+template <typename T>
+inline T __shfl_sync(unsigned int, T value, int source) {
+  return emulation::from_lane(value, static_cast<unsigned int>(source) % 32);
+}
+template <typename T>
+inline T __shfl_down_sync(unsigned int, T value, unsigned int delta) {
+  const unsigned int lane = emulation::machine().thread_index % 32;
+  return emulation::from_lane(value, lane + delta < 32 ? lane + delta : lane);
+}
+inline unsigned int __reduce_max_sync(unsigned int, unsigned int value) {
+  return emulation::exchanged({value}, [](auto& lanes) {
+    unsigned int largest = 0;
+    for (auto& lane : lanes) largest = std::max(largest, lane[0]);
+    return largest;
+  });
+}
 
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -210,6 +290,22 @@ inline T __ldg(const T* pointer) {
 template <typename T>
 inline T __ldcs(const T* pointer) {
   return *pointer;
+}
+template <typename T>
+inline T __ldcg(const T* pointer) {
+  return *pointer;
+}
+inline void __threadfence() {}
+inline int __float2int_rn(float value) { return static_cast<int>(std::nearbyint(value)); }
+inline int atomicAdd(int* address, int value) {
+  const int old = *address;
+  *address = old + value;
+  return old;
+}
+inline unsigned int atomicMax(unsigned int* address, unsigned int value) {
+  const unsigned int old = *address;
+  *address = std::max(old, value);
+  return old;
 }
 inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
   const unsigned long long old = *address;
@@ -239,6 +335,52 @@ inline uint16_t float_to_half(float value) {
 
 inline float2 halves_to_floats(uint32_t word) {
   return {half_to_float(static_cast<uint16_t>(word & 0xFFFFu)), half_to_float(static_cast<uint16_t>(word >> 16))};
+}
+
+// fused_platform.cuh
+
+inline void copy16_async(void* shared, const void* global) { std::memcpy(shared, global, 16); }
+inline void wait_for_copies() {}
+inline uint4 load_stream(const uint4* from) { return *from; }
+template <typename T>
+inline T load_coherent(const T* from) {
+  return *from;
+}
+inline int load_acquire(const int* from) {
+  if (*from == 0) throw std::runtime_error("a thread block waits for another: emulate it with one block");
+  return *from;
+}
+inline void store_release(int* to, int v) { *to = v; }
+inline void wait_for_previous_kernel() {}
+inline void let_next_kernel_start() {}
+inline void read_clocks(unsigned long long* to) { to[0] = to[1] = 0; }
+template <uint32_t MASK>
+inline uint32_t masked_or(uint32_t word, uint32_t other) {
+  return (word & MASK) | other;
+}
+inline uint32_t swap_halves(uint32_t word) { return word >> 16 | word << 16; }
+
+inline float2 subtract_halves(uint32_t a, uint32_t b) {
+  const float2 x = halves_to_floats(a), y = halves_to_floats(b);
+  return {half_to_float(float_to_half(x.x - y.x)), half_to_float(float_to_half(x.y - y.y))};
+}
+
+// mma.m16n8k32, int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...
+inline void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  const unsigned int lane = emulation::machine().thread_index % 32;
+  emulation::exchanged({a0, a1, a2, a3, b0, b1}, [&](auto& lanes) {
+    auto at = [](uint32_t word, int k) { return static_cast<int>(static_cast<int8_t>(word >> (8 * k))); };
+    for (int i = 0; i < 4; ++i) {
+      const unsigned int row = lane / 4, column = lane % 4 * 2 + i % 2;
+      for (unsigned int t = 0; t < 4; ++t) {
+        for (int k = 0; k < 4; ++k) {
+          c[i] += at(lanes[row * 4 + t][i / 2], k) * at(lanes[column * 4 + t][4], k);
+          c[i] += at(lanes[row * 4 + t][2 + i / 2], k) * at(lanes[column * 4 + t][5], k);
+        }
+      }
+    }
+    return 0;
+  });
 }
 
 }  // namespace glq

@@ -5,10 +5,13 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/extension.h>
 
+#include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "fused_launch.h"
 #include "host_loop.h"
 
 namespace {
@@ -199,6 +202,160 @@ class Layer {
   glq::Moe moe_;
 };
 
+// A packed matrix of all experts (fused.py); codes[s] [E, groups, chunks, 32, 4] int32, scales as in MatrixTensors.
+struct FusedMatrixTensors {
+  std::vector<Tensor> codes;
+  std::vector<Tensor> scales;
+  Tensor sv;
+  Tensor su;
+  int64_t split_blocks;
+  bool small;
+
+  glq::FusedMatrix view() const {
+    require(!codes.empty() && codes.size() <= glq::kFusedStages && codes.size() == scales.size(),
+                      "a fused matrix has 1 to 4 stages and as many scales");
+    require(sv.dim() == 1 && su.dim() == 2 && sv.size(0) % 8 == 0 && su.size(1) % 8 == 0,
+                      "a fused matrix has rows and columns in eights");
+    require(sv.size(0) <= 49152 && su.size(1) <= 49152, "sizes beyond 49152 are not supported");
+    require(split_blocks == 16 || split_blocks == 32 || split_blocks == 64,
+                      "split_blocks must be 16, 32 or 64, not ", split_blocks);
+    const c10::Device device = su.device();
+    glq::FusedMatrix m = {};
+    m.stages = static_cast<int>(codes.size());
+    m.small = small;
+    glq::set_sizes(m, static_cast<int>(su.size(1)), static_cast<int>(sv.size(0)), static_cast<int>(split_blocks));
+    for (size_t s = 0; s < codes.size(); ++s) {
+      check_tensor(codes[s], "packed codes", torch::kInt32, {su.size(0), m.groups, m.chunks, glq::kGroupRows, 4}, device);
+      check_tensor(scales[s], "wscale or r", torch::kFloat32, {su.size(0)}, device);
+      require(reinterpret_cast<uintptr_t>(codes[s].data_ptr()) % 16 == 0, "packed codes must be 16-byte aligned");
+      m.codes[s] = reinterpret_cast<const uint32_t*>(codes[s].data_ptr());
+      m.scale[s] = scales[s].data_ptr<float>();
+    }
+    check_tensor(sv, "sv", torch::kFloat16, {sv.size(0)}, device);
+    check_tensor(su, "su", torch::kFloat16, {su.size(0), su.size(1)}, device);
+    m.sv = reinterpret_cast<const uint16_t*>(sv.data_ptr());
+    m.su = reinterpret_cast<const uint16_t*>(su.data_ptr());
+    return m;
+  }
+};
+
+class FusedLayer {
+ public:
+  FusedLayer(FusedMatrixTensors up, FusedMatrixTensors down, Tensor table, int64_t entries, int64_t small_word,
+             int64_t wide_word, int64_t activation, double limit, Tensor overflow, Tensor errors)
+      : up_(std::move(up)),
+        down_(std::move(down)),
+        table_(std::move(table)),
+        overflow_(std::move(overflow)),
+        errors_(std::move(errors)) {
+    call_.matrix[0] = up_.view();
+    call_.matrix[1] = down_.view();
+    const c10::Device device = up_.su.device();
+    require(device.is_cuda(), "the CUDA kernels need weights on a GPU, not on ", device);
+    require(down_.su.device() == device && up_.su.size(0) == down_.su.size(0), "up and down differ in experts");
+    const int factor = activation == 1 ? 2 : 1;
+    require(call_.matrix[0].cols == call_.matrix[1].rows &&
+                          call_.matrix[0].rows == factor * call_.matrix[1].cols,
+                      "up and down do not fit each other");
+    check_tensor(table_, "the table", torch::kInt32, {wide_word + 4 * glq::kSmallEntries}, device);
+    check_tensor(overflow_, "overflow", torch::kInt64, {1}, device);
+    check_tensor(errors_, "errors", torch::kInt64, {1}, device);
+    call_.table = reinterpret_cast<const uint32_t*>(table_.data_ptr());
+    call_.table_words = static_cast<int>(table_.numel());
+    call_.small_word = static_cast<int>(small_word);
+    call_.wide_word = static_cast<int>(wide_word);
+    call_.fold_bytes = static_cast<uint32_t>(4 * entries);
+    call_.experts = up_.su.size(0);
+    call_.activation = static_cast<int>(activation);
+    call_.limit = static_cast<float>(limit);
+    call_.overflow = reinterpret_cast<unsigned long long*>(overflow_.data_ptr<int64_t>());
+    call_.errors = reinterpret_cast<unsigned long long*>(errors_.data_ptr<int64_t>());
+    int value = 0;
+    auto attribute = [&](cudaDeviceAttr which) {
+      C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device.index()));
+      return value;
+    };
+    limits_.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+    limits_.shared_bytes = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+    limits_.capability =
+        10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+  }
+
+  // Bytes of a workspace for `tokens` tokens of `top_k` slots; more tokens than a launch takes share it.
+  int64_t workspace_bytes(int64_t tokens, int64_t top_k) const {
+    glq::FusedCall call = call_;
+    return static_cast<int64_t>(glq::carve_workspace(call, nullptr, static_cast<int>(std::min(tokens, at_once(top_k)) * top_k)));
+  }
+
+  // Nothing is allocated, read back or waited for: the call can be captured. `workspace`: uint8, its first bytes (the
+  // counters) zero before the first call; calls that share one must follow each other.
+  void run(const Tensor& x, const Tensor& ids, const Tensor& weights, bool mask_invalid, const Tensor& out,
+           const Tensor& workspace, const glq::FusedConfig& config, const std::optional<Tensor>& timeline) const {
+    const c10::Device device = up_.su.device();
+    const c10::cuda::CUDAGuard guard(device);
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    const int64_t hidden = call_.matrix[0].cols;
+    require(x.dim() == 2 && x.size(1) == hidden, "x must be [tokens, ", hidden, "], not ", x.sizes());
+    require(x.scalar_type() == torch::kFloat16, "x must be fp16, not ", x.scalar_type());
+    require(ids.dim() == 2 && ids.size(0) == x.size(0), "ids must be [tokens, top_k], not ", ids.sizes());
+    require(ids.scalar_type() == torch::kInt64 || ids.scalar_type() == torch::kInt32, "ids must be integers, not ",
+                      ids.scalar_type());
+    require(weights.sizes() == ids.sizes(), "weights have shape ", weights.sizes(), ", ids ", ids.sizes());
+    require(weights.scalar_type() == torch::kFloat32, "weights must be fp32, not ", weights.scalar_type());
+    require(x.device() == device && ids.device() == device && weights.device() == device,
+                      "x, ids and weights must be on ", device);
+    check_tensor(out, "out", torch::kFloat16, {x.size(0), hidden}, device);
+    if (x.size(0) == 0) return;
+    const int64_t top_k = ids.size(1);
+    require(top_k >= 1 && top_k <= glq::kFusedSlots, "top_k is ", top_k, "; it must be 1 to ", glq::kFusedSlots);
+    require(workspace.scalar_type() == torch::kUInt8 && workspace.device() == device && workspace.is_contiguous() &&
+                          workspace.numel() >= workspace_bytes(x.size(0), top_k),
+                      "the workspace is too small for ", x.size(0), " tokens");
+    for (int64_t first = 0; first < x.size(0); first += at_once(top_k)) {
+      glq::FusedCall call = call_;
+      call.mask_invalid = mask_invalid;
+      call.tokens = static_cast<int>(std::min(at_once(top_k), x.size(0) - first));
+      call.top_k = static_cast<int>(top_k);
+      call.token_stride = x.stride(0);
+      call.element_stride = x.stride(1);
+      call.x = reinterpret_cast<const uint16_t*>(x.data_ptr()) + first * x.stride(0);
+      call.wide_ids = ids.scalar_type() == torch::kInt64;
+      call.ids = static_cast<const char*>(ids.data_ptr()) + first * ids.stride(0) * ids.element_size();
+      call.weights = weights.data_ptr<float>() + first * weights.stride(0);
+      for (int axis = 0; axis < 2; ++axis) {
+        call.id_strides[axis] = ids.stride(axis);
+        call.weight_strides[axis] = weights.stride(axis);
+      }
+      call.out = reinterpret_cast<uint16_t*>(out.data_ptr()) + first * hidden;
+      if (timeline.has_value()) {
+        const int64_t blocks = config.blocks > 0 ? config.blocks : limits_.multiprocessors;
+        check_tensor(*timeline, "timeline", torch::kInt64, {2, blocks, glq::kMarks, 2}, device);
+        call.timeline = reinterpret_cast<unsigned long long*>(timeline->data_ptr<int64_t>());
+      }
+      glq::carve_workspace(call, static_cast<char*>(workspace.data_ptr()), static_cast<int>(call.tokens * top_k));
+      glq::launch_fused(call, config, limits_, stream);
+    }
+  }
+
+  bool has(const glq::FusedConfig& config) const {
+    for (const glq::FusedMatrix& m : call_.matrix) {
+      if (!glq::has_fused(config, m.stages, m.small)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static int64_t at_once(int64_t top_k) { return std::max<int64_t>(1, glq::kFusedSlots / top_k); }
+
+  FusedMatrixTensors up_;
+  FusedMatrixTensors down_;
+  Tensor table_;
+  Tensor overflow_;
+  Tensor errors_;
+  glq::FusedCall call_ = {};
+  glq::DeviceLimits limits_;
+};
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -217,4 +374,27 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         const pybind11::gil_scoped_release release;
         layer.run(variant, x, ids, weights, mask_invalid, out);
       });
+  pybind11::class_<glq::FusedConfig>(m, "FusedConfig")
+      .def(pybind11::init<>())
+      .def_readwrite("fast", &glq::FusedConfig::fast)
+      .def_readwrite("lanes", &glq::FusedConfig::lanes)
+      .def_readwrite("unpack", &glq::FusedConfig::unpack)
+      .def_readwrite("wide", &glq::FusedConfig::wide)
+      .def_readwrite("threads", &glq::FusedConfig::threads)
+      .def_readwrite("launches", &glq::FusedConfig::launches)
+      .def_readwrite("dependent", &glq::FusedConfig::dependent)
+      .def_readwrite("blocks", &glq::FusedConfig::blocks);
+  pybind11::class_<FusedMatrixTensors>(m, "FusedMatrix")
+      .def(pybind11::init([](std::vector<Tensor> codes, std::vector<Tensor> scales, Tensor sv, Tensor su,
+                             int64_t split_blocks, bool small) {
+        return FusedMatrixTensors{std::move(codes), std::move(scales), std::move(sv), std::move(su), split_blocks, small};
+      }));
+  pybind11::class_<FusedLayer>(m, "FusedLayer")
+      .def(pybind11::init<FusedMatrixTensors, FusedMatrixTensors, Tensor, int64_t, int64_t, int64_t, int64_t, double, Tensor,
+                          Tensor>())
+      .def("workspace_bytes", &FusedLayer::workspace_bytes)
+      .def("has", &FusedLayer::has)
+      .def("run", &FusedLayer::run, pybind11::arg("x"), pybind11::arg("ids"), pybind11::arg("weights"),
+           pybind11::arg("mask_invalid"), pybind11::arg("out"), pybind11::arg("workspace"), pybind11::arg("config"),
+           pybind11::arg("timeline") = pybind11::none());
 }

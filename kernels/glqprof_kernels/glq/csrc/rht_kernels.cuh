@@ -3,7 +3,7 @@
 #pragma once
 
 #include "activation.cuh"
-#include "hadamard.cuh"
+#include "rht.cuh"
 
 namespace glq {
 
@@ -12,24 +12,7 @@ __global__ void __launch_bounds__(1024)
 glq_input_rht_kernel(const uint16_t* __restrict__ x, int64_t vector_stride, int64_t element_stride,
                      const uint16_t* __restrict__ sv, float* __restrict__ y, int n) {
   GLQ_DYNAMIC_SHARED(float, data);
-  const uint16_t* vector = x + static_cast<int64_t>(blockIdx.x) * vector_stride;
-  const bool wide = element_stride == 1 && reinterpret_cast<uintptr_t>(vector) % 16 == 0 &&
-                    reinterpret_cast<uintptr_t>(sv) % 16 == 0;
-  hadamard(data, n, [&](int first, float(&v)[kRadix]) {
-    if (wide && first + kRadix <= n) {
-      float sign[kRadix];
-      unpack8(*reinterpret_cast<const uint4*>(vector + first), v);
-      unpack8(*reinterpret_cast<const uint4*>(sv + first), sign);
-#pragma unroll
-      for (int k = 0; k < kRadix; ++k) v[k] = mul(v[k], sign[k]);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kRadix; ++k) {
-        const int i = first + k;
-        v[k] = i < n ? mul(half_to_float(vector[i * element_stride]), half_to_float(sv[i])) : 0.0f;
-      }
-    }
-  });
+  hadamard_of_signed(data, x + static_cast<int64_t>(blockIdx.x) * vector_stride, element_stride, sv, n);
   float* out = y + static_cast<int64_t>(blockIdx.x) * n;
   for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = mul(data[padded(i)], block_scale(i, n));
 }
@@ -39,11 +22,6 @@ __device__ __forceinline__ void hadamard_of_floats(float* data, const float* __r
 #pragma unroll
     for (int k = 0; k < kRadix; ++k) v[k] = first + k < n ? y[first + k] : 0.0f;
   });
-}
-
-// The value that step 3 of the contract rounds to h.
-__device__ __forceinline__ float output_value(const float* data, const uint16_t* su, int i, int n) {
-  return mul(mul(data[padded(i)], block_scale(i, n)), half_to_float(su[i]));
 }
 
 // h = fp16(scale * H(y) * su); one vector, grid (1).

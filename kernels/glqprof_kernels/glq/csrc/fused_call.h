@@ -1,0 +1,138 @@
+// What a fused kernel is launched with: plain structs, no torch, no device code. See fused_kernel.cuh for the schedule.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(GLQ_EMULATE)
+#include "cuda_emulation.h"
+#else
+#include <cuda_runtime_api.h>
+#endif
+
+namespace glq {
+
+constexpr int kFusedStages = 4;
+constexpr int kFusedSlots = 256;     // (token, expert) slots of one launch; more tokens are more launches
+constexpr int kFusedUnits = 256;     // unit descriptors that a thread block holds at a time
+constexpr int kFusedVectors = 8;     // input vectors that a thread block holds at a time, at most
+constexpr int kGroupRows = 32;       // rows of a tile of indices
+constexpr int kChunkBlocks = 8;      // blocks of a tile of indices: 16 bytes a row
+constexpr int kSmallEntries = 256;
+constexpr int kFastSplitBlocks = 64;
+
+// One matrix of all experts, re-laid out (fused.py describes the layout).
+struct FusedMatrix {
+  const uint32_t* codes[kFusedStages];  // [experts, groups, chunks, 32 rows, 4 words], 16-byte aligned
+  const float* scale[kFusedStages];     // wscale, r of each later stage; [experts]
+  const uint16_t* sv;                   // fp16 signs [cols]
+  const uint16_t* su;                   // fp16 signs [experts, rows]
+  int stages;
+  bool small;        // the third stage reads the small table
+  int rows;
+  int cols;
+  int blocks;        // cols / 8
+  int chunks;        // ceil(blocks / 8)
+  int groups;        // ceil(rows / 32)
+  int split_blocks;  // blocks of one sum t_q
+  int splits;        // ceil(blocks / split_blocks)
+};
+
+// Where a thread block looks at the clock, when asked to.
+enum Mark : int { kStarted = 0, kPreviousDone, kTableLoaded, kVectorsLoaded, kProductDone, kHandedOver, kMarks = 8 };
+
+enum Phases : int { kUpPhase = 1, kDownPhase = 2, kBothPhases = 3 };
+
+struct FusedCall {
+  FusedMatrix matrix[2];  // up, down
+  const uint32_t* table;  // [big words, padded to 4][256 small words][256 small fp16 entries of 16 bytes]
+  int table_words;        // all of it
+  int small_word;         // where the small words start
+  int wide_word;          // where the small fp16 entries start
+  uint32_t exponents[5];  // fused_decode.cuh
+  uint32_t fold_bytes;    // 4 * T: a code from T on is the negated entry code - T
+  int64_t experts;
+  int activation;
+  float limit;
+  unsigned long long* overflow;  // activations that became infinite
+  unsigned long long* errors;    // slots whose id is no expert, unless masked
+  bool mask_invalid;
+
+  const uint16_t* x;
+  int64_t token_stride, element_stride;
+  const void* ids;
+  bool wide_ids;  // int64, else int32
+  int64_t id_strides[2];
+  const float* weights;
+  int64_t weight_strides[2];
+  int tokens, top_k;
+  uint16_t* out;  // [tokens, down.rows]
+
+  // Workspace of one run object; the counters are zero between calls.
+  float* partial;       // [slots, splits, padded rows] of the larger matrix
+  void* down_x;         // [slots, down.cols], fp16 (exact) or fp32 (fast)
+  void* expert_out;     // [slots, down.rows], likewise
+  int* done;            // [2, kFusedSlots]: units of a slot that were computed
+  int* token_done;      // [kFusedSlots]
+  int* ready;           // [kFusedSlots]: the slot's down_x is written (both phases in one launch)
+
+  unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
+
+  int phases;           // kUpPhase, kDownPhase or both
+  int first_vector;     // float index in shared memory of the input vectors
+  int vector_stride;    // floats from one input vector to the next
+  int vectors;          // how many fit
+  int scratch;          // float index of the transform's scratch
+  bool table_in_shared;
+  bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
+};
+
+inline void set_sizes(FusedMatrix& m, int rows, int cols, int split_blocks) {
+  m.rows = rows;
+  m.cols = cols;
+  m.blocks = cols / 8;
+  m.chunks = (m.blocks + kChunkBlocks - 1) / kChunkBlocks;
+  m.groups = (rows + kGroupRows - 1) / kGroupRows;
+  m.split_blocks = split_blocks;
+  m.splits = (m.blocks + split_blocks - 1) / split_blocks;
+}
+
+// Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. The
+// counters come first, so that they lie at the same place in a workspace that layers of different sizes share: those bytes
+// must be zero before the first call.
+inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
+  size_t used = 0;
+  auto part = [&](size_t bytes) {
+    char* at = base == nullptr ? nullptr : base + used;
+    used += (bytes + 255) / 256 * 256;
+    return at;
+  };
+  call.done = reinterpret_cast<int*>(part(2 * kFusedSlots * sizeof(int)));
+  call.token_done = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
+  call.ready = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
+  size_t sums = 0;
+  for (const FusedMatrix& m : call.matrix) {
+    const size_t of_slot = static_cast<size_t>(m.splits) * m.groups * kGroupRows;
+    sums = of_slot > sums ? of_slot : sums;
+  }
+  call.partial = reinterpret_cast<float*>(part(slots * sums * sizeof(float)));
+  call.down_x = part(slots * static_cast<size_t>(call.matrix[1].cols) * sizeof(float));
+  call.expert_out = part(slots * static_cast<size_t>(call.matrix[1].rows) * sizeof(float));
+  return used;
+}
+
+constexpr size_t kCounterBytes = 4 * kFusedSlots * sizeof(int);
+
+// Template choices and the way to launch; has_fused in fused_launch.h knows the kernels compiled.
+struct FusedConfig {
+  bool fast = false;
+  int lanes = 2;      // lanes that share a row (exact)
+  int unpack = 32;    // 32: nibble to float by one mask and one addition; 16: through fp16 pairs
+  bool wide = false;  // the small stage's entries as fp16
+  int threads = 512;
+  int launches = 2;   // 2: up and down; 1: both in one cooperative launch
+  bool dependent = true;
+  int blocks = 0;     // thread blocks; 0: one a multiprocessor
+};
+
+}  // namespace glq

@@ -1,0 +1,81 @@
+// Codewords as 4-bit coordinates: 4 bytes an entry, coordinate k in bits 4k .. 4k+3 as 2c + 8.
+//
+// The big table holds one of v and -v; a code from T on stands for the negated entry code - T. Negation of all eight
+// nibbles at once is one subtraction, since no coordinate is -4 and so no digit borrows. Codes lie in pairs, one word for
+// an even block and the odd one after it: rotate_left(even | odd << 16, 2), so that a mask, or a swap of halves and a mask,
+// gives four times the code: the entry's place in bytes.
+//
+// All values are exact: the sign of a zero can differ from an fp16 table's, but no sum that the contract starts at +0 can
+// tell, as x + (+-0) = x for every x but -0 and such a sum is never -0.
+#pragma once
+
+#include "arithmetic.cuh"
+#include "fused_platform.cuh"
+
+namespace glq {
+
+constexpr uint32_t kNegation = 0x11111110u;  // the sum of 16 << 4k over eight nibbles, modulo 2^32
+
+// Four times the code of the even (0) or odd (1) block of a word.
+template <int HALF>
+__device__ __forceinline__ uint32_t code_bytes(uint32_t word) {
+  return (HALF == 0 ? word : swap_halves(word)) & 0x3FFFCu;
+}
+
+// The eight nibbles of a code of the big table. `table`: in shared or in global memory.
+__device__ __forceinline__ uint32_t folded_entry(const unsigned char* table, uint32_t bytes, uint32_t fold_bytes) {
+  const bool negated = bytes >= fold_bytes;
+  const uint32_t word = *reinterpret_cast<const uint32_t*>(table + min(bytes, bytes - fold_bytes));
+  return negated ? kNegation - word : word;
+}
+
+// A nibble n at bit p of a float's mantissa, under an exponent for which bit p is worth 1/2: the float is 2^(22-p) + n/2,
+// and c = n/2 - 4. For p = 0, 4, 8, 12, 16 these exponents are handed in from constant memory: as literals they would cost
+// an instruction each, since one logic instruction takes one literal.
+struct Exponents {
+  uint32_t at[5];
+};
+
+inline Exponents nibble_exponents() {
+  Exponents e;
+  for (int k = 0; k < 5; ++k) e.at[k] = static_cast<uint32_t>(127 + 22 - 4 * k) << 23;
+  return e;
+}
+
+template <int K>
+__device__ __forceinline__ float nibble_to_float(uint32_t word, const Exponents& exponents) {
+  constexpr float bias = static_cast<float>(1 << (22 - 4 * K)) + 4.0f;
+  return sub(__uint_as_float(masked_or<(0xFu << (4 * K))>(word, exponents.at[K])), bias);
+}
+
+template <int UNPACK>
+__device__ __forceinline__ void unpack_nibbles(uint32_t word, const Exponents& exponents, float (&c)[8]) {
+  if (UNPACK == 32) {
+    c[0] = nibble_to_float<0>(word, exponents);
+    c[1] = nibble_to_float<1>(word, exponents);
+    c[2] = nibble_to_float<2>(word, exponents);
+    c[3] = nibble_to_float<3>(word, exponents);
+    c[4] = nibble_to_float<4>(word, exponents);
+    const uint32_t upper = word >> 12;
+    c[5] = nibble_to_float<2>(upper, exponents);
+    c[6] = nibble_to_float<3>(upper, exponents);
+    c[7] = nibble_to_float<4>(upper, exponents);
+  } else {
+    // fp16: 2^9 + n/2 with the nibble at bit 0, 2^5 + n/2 at bit 4; elements k and k + 4 share a word. The exponents of
+    // both are in at[0] and at[1], see half_exponents.
+#pragma unroll
+    for (int pair = 0; pair < 4; pair += 2) {
+      const uint32_t shifted = pair == 0 ? word : word >> 8;
+      const float2 low = subtract_halves(masked_or<0x000F000Fu>(shifted, exponents.at[0]), 0x60086008u);   // 516
+      const float2 high = subtract_halves(masked_or<0x00F000F0u>(shifted, exponents.at[1]), 0x50805080u);  // 36
+      c[pair] = low.x;
+      c[pair + 4] = low.y;
+      c[pair + 1] = high.x;
+      c[pair + 5] = high.y;
+    }
+  }
+}
+
+inline Exponents half_exponents() { return {{0x60006000u, 0x50005000u, 0, 0, 0}}; }
+
+}  // namespace glq

@@ -1,0 +1,21 @@
+// Launch of the fused kernels: plain pointers and sizes, no torch. Throws std::runtime_error, with the reason.
+#pragma once
+
+#include "fused_call.h"
+
+namespace glq {
+
+struct DeviceLimits {
+  int multiprocessors = 1;
+  size_t shared_bytes = 48 * 1024;  // a thread block's, opted in
+  int capability = 80;
+};
+
+// The layer as `config` says: two launches, or one. call.table_words is the whole image; the rest of the shared-memory
+// plan and the phases are filled in here. The workspace must hold call.tokens * call.top_k <= kFusedSlots slots.
+void launch_fused(const FusedCall& call, const FusedConfig& config, const DeviceLimits& limits, cudaStream_t stream);
+
+// Whether the kernels of `config` are compiled for matrices of these stages.
+bool has_fused(const FusedConfig& config, int stages, bool small);
+
+}  // namespace glq

@@ -1,0 +1,96 @@
+// What the fused kernels need beyond platform.cuh: asynchronous copies, streaming and coherent loads, programmatic
+// dependent launch, the int8 tensor-core product. cuda_emulation.h has the same functions for the tests.
+#pragma once
+
+#include "platform.cuh"
+
+#if !defined(GLQ_EMULATE)
+
+namespace glq {
+
+__device__ __forceinline__ void copy16_async(void* shared, const void* global) {
+  const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Read once: not kept in L1.
+__device__ __forceinline__ uint4 load_stream(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Written by other thread blocks of this launch: L1 is passed by.
+__device__ __forceinline__ float4 load_coherent(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float load_coherent(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
+  return __ldcg(reinterpret_cast<const unsigned short*>(from));
+}
+__device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
+
+__device__ __forceinline__ int load_acquire(const int* from) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void store_release(int* to, int v) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+
+// The results of the kernel before this one in the stream are visible after this.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel may start its thread blocks where there is room.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void read_clocks(unsigned long long* to) {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  to[0] = now;
+  to[1] = static_cast<unsigned long long>(clock64());
+}
+
+// c += a * b: a 16 x 32 int8 by rows, b 32 x 8 int8 by columns, c 16 x 8 int32.
+__device__ __forceinline__ void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                            uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// (word & MASK) | other in one instruction, which the compiler makes two of when it knows `other`.
+template <uint32_t MASK>
+__device__ __forceinline__ uint32_t masked_or(uint32_t word, uint32_t other) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "n"(MASK), "r"(other));
+  return result;
+}
+
+__device__ __forceinline__ uint32_t swap_halves(uint32_t word) { return __byte_perm(word, 0, 0x1032); }
+
+// Two fp16 pairs, subtracted; then both as floats, the low one first.
+__device__ __forceinline__ float2 subtract_halves(uint32_t a, uint32_t b) {
+  const __half2 difference = __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return __half22float2(difference);
+}
+
+}  // namespace glq
+
+#define GLQ_KERNEL_PARAMETER __grid_constant__
+
+#else
+#define GLQ_KERNEL_PARAMETER
+#endif

@@ -1,0 +1,286 @@
+// Matrix-vector products of many experts at once: units of rows x one split, taken by warps from a list.
+//
+// Exact: a lane owns a row's chunk of eight blocks in every span of LANES chunks, and computes whole pair sums; the first
+// lane of a row adds all pair sums of a split in ascending order, so a (row, split) chain never leaves its warp.
+// Fast: the sums of each stage on the tensor cores, in integers. A = 32c as int8 (a nibble in a byte's upper half), B = the
+// input in fixed point, 23 bits in three int8 parts, one part a column: nothing is rounded before the end of a split.
+#pragma once
+
+#include "fused_call.h"
+#include "fused_decode.cuh"
+
+namespace glq {
+
+// STAGES of the matrix; SMALL: the third reads the small table. The rest as in FusedConfig.
+template <int STAGES, bool SMALL, int LANES, int UNPACK, bool WIDE, int THREADS, bool SHARED_TABLE>
+struct ExactTraits {
+  static constexpr bool kFast = false;
+  static constexpr int kStages = STAGES;
+  static constexpr bool kSmall = SMALL;
+  static constexpr int kLanes = LANES;
+  static constexpr int kUnpack = UNPACK;
+  static constexpr bool kWide = WIDE;
+  static constexpr int kThreads = THREADS;
+  static constexpr bool kSharedTable = SHARED_TABLE;
+  static constexpr int kUnitRows = 32 / LANES;
+};
+
+template <int STAGES, bool SMALL, int THREADS, bool SHARED_TABLE>
+struct FastTraits {
+  static constexpr bool kFast = true;
+  static constexpr int kStages = STAGES;
+  static constexpr bool kSmall = SMALL;
+  static constexpr int kLanes = 4;
+  static constexpr int kUnpack = 0;
+  static constexpr bool kWide = false;
+  static constexpr int kThreads = THREADS;
+  static constexpr bool kSharedTable = SHARED_TABLE;
+  static constexpr int kUnitRows = 16;
+};
+
+// Rows x one split of one slot's matrix.
+struct alignas(16) Unit {
+  uint64_t code;  // first row's first chunk, in 16-byte units from the start of the codes
+  int x;          // float index of the split's first input
+  int out;        // index of the first row's t_q in `partial`
+  int blocks;     // in the split
+  int slot;
+  int vector;
+  int unused;
+};
+
+struct Tables {
+  const unsigned char* big;
+  const unsigned char* small_words;
+  const unsigned char* small_wide;
+  uint32_t fold_bytes;
+  Exponents exponents;
+};
+
+// Where a warp's next unit comes from.
+struct UnitList {
+  const Unit* units;
+  int count;
+  int* taken;  // shared counter; starts at the number of warps
+
+  __device__ __forceinline__ int next(int lane) const {
+    int index = 0;
+    if (lane == 0) index = atomicAdd(taken, 1);
+    return __shfl_sync(0xFFFFFFFFu, index, 0);
+  }
+};
+
+__device__ __forceinline__ uint32_t part_of(const uint4& v, int k) {
+  return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
+}
+
+template <class C, int HALF>
+__device__ __forceinline__ float exact_block(const Tables& tables, const uint32_t (&word)[C::kStages],
+                                             const float (&scale)[C::kStages], const float4& x_low,
+                                             const float4& x_high) {
+  float c[8];
+  unpack_nibbles<C::kUnpack>(folded_entry(tables.big, code_bytes<HALF>(word[0]), tables.fold_bytes),
+                             tables.exponents, c);
+#pragma unroll
+  for (int s = 1; s < C::kStages; ++s) {
+    float next[8];
+    if (C::kSmall && s == 2) {
+      const uint32_t bytes = code_bytes<HALF>(word[s]);
+      if (C::kWide) {
+        unpack8(*reinterpret_cast<const uint4*>(tables.small_wide + 4 * bytes), next);
+      } else {
+        unpack_nibbles<C::kUnpack>(*reinterpret_cast<const uint32_t*>(tables.small_words + bytes), tables.exponents, next);
+      }
+    } else {
+      unpack_nibbles<C::kUnpack>(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes),
+                                 tables.exponents, next);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) c[k] = fma_once(scale[s], next[k], c[k]);
+  }
+  const float x[8] = {x_low.x, x_low.y, x_low.z, x_low.w, x_high.x, x_high.y, x_high.z, x_high.w};
+  float p[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) p[k] = mul(c[k], x[k]);
+  return add(add(add(p[0], p[4]), add(p[2], p[6])), add(add(p[1], p[5]), add(p[3], p[7])));
+}
+
+// The four pair sums of a chunk. TAIL: only `left` of its blocks exist; a pair that does not is +0, which changes nothing.
+template <class C, bool TAIL>
+__device__ __forceinline__ void chunk_pairs(const Tables& tables, const uint4 (&codes)[C::kStages],
+                                            const float (&scale)[C::kStages], const float* x, int left,
+                                            float (&pair)[4]) {
+  const float4* inputs = reinterpret_cast<const float4*>(x);
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    uint32_t word[C::kStages];
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) word[s] = part_of(codes[s], w);
+    const float even = exact_block<C, 0>(tables, word, scale, inputs[4 * w], inputs[4 * w + 1]);
+    const float odd = exact_block<C, 1>(tables, word, scale, inputs[4 * w + 2], inputs[4 * w + 3]);
+    pair[w] = add(even, odd);
+    if (TAIL) pair[w] = 2 * w + 1 < left ? pair[w] : (2 * w < left ? even : 0.0f);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
+                                              const float (*scales)[kFusedStages], const float* shared,
+                                              float* __restrict__ partial) {
+  constexpr int kSpan = C::kLanes * kChunkBlocks;
+  const int lane = threadIdx.x % 32;
+  const int chunk = lane % C::kLanes;
+  const int row = lane / C::kLanes;
+  const uint4* planes[C::kStages];
+#pragma unroll
+  for (int s = 0; s < C::kStages; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
+
+  uint4 ahead[C::kStages];
+  auto fetch = [&](const Unit& unit, int span) {
+    const bool inside = span * kSpan + chunk * kChunkBlocks < unit.blocks;
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) {
+      ahead[s] = make_uint4(0, 0, 0, 0);
+      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (C::kLanes * kGroupRows));
+    }
+  };
+
+  int index = threadIdx.x / 32;
+  Unit unit = list.units[index < list.count ? index : 0];
+  if (index < list.count) fetch(unit, 0);
+  while (index < list.count) {
+    float scale[C::kStages];
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) scale[s] = scales[unit.slot][s];
+    const Unit current = unit;
+    float acc = 0.0f;
+    for (int span = 0; span * kSpan < current.blocks; ++span) {
+      uint4 codes[C::kStages];
+#pragma unroll
+      for (int s = 0; s < C::kStages; ++s) codes[s] = ahead[s];
+      if ((span + 1) * kSpan < current.blocks) {
+        fetch(current, span + 1);
+      } else {
+        index = list.next(lane);
+        if (index < list.count) {
+          unit = list.units[index];
+          fetch(unit, 0);
+        }
+      }
+      const float* x = shared + current.x + (span * C::kLanes + chunk) * (kChunkBlocks * 8);
+      float pair[4];
+      if ((span + 1) * kSpan <= current.blocks) {
+        chunk_pairs<C, false>(tables, codes, scale, x, 0, pair);
+      } else {
+        chunk_pairs<C, true>(tables, codes, scale, x, current.blocks - (span * C::kLanes + chunk) * kChunkBlocks, pair);
+      }
+#pragma unroll
+      for (int from = 0; from < C::kLanes; ++from) {
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          // Only the first lane of a row has the chain; the others add along.
+          acc = add(acc, from == 0 ? pair[w] : __shfl_down_sync(0xFFFFFFFFu, pair[w], from));
+        }
+      }
+    }
+    if (chunk == 0) partial[current.out + row] = mul(acc, scale[0]);
+  }
+}
+
+// Both halves of a codeword as 32c in int8: coordinates 0, 2, 4, 6 and 1, 3, 5, 7.
+__device__ __forceinline__ void nibbles_to_bytes(uint32_t word, uint32_t& even, uint32_t& odd) {
+  even = ((word << 4) ^ 0x80808080u) & 0xF0F0F0F0u;
+  odd = (word ^ 0x88888888u) & 0xF0F0F0F0u;
+}
+
+template <class C>
+__device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
+                                             const float (*scales)[kFusedStages], const float* vector_scale,
+                                             const float* shared, float* __restrict__ partial) {
+  constexpr int kSpan = 4 * kChunkBlocks;
+  const int lane = threadIdx.x % 32;
+  const int chunk = lane % 4;
+  const int row = lane / 4;
+  const uint4* planes[C::kStages];
+#pragma unroll
+  for (int s = 0; s < C::kStages; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
+
+  uint4 ahead[C::kStages][2];
+  auto fetch = [&](const Unit& unit, int span) {
+    const bool inside = span * kSpan + chunk * kChunkBlocks < unit.blocks;  // past it the inputs are zeros
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        ahead[s][half] = make_uint4(0, 0, 0, 0);
+        if (inside) ahead[s][half] = load_stream(planes[s] + unit.code + span * (4 * kGroupRows) + 8 * half);
+      }
+    }
+  };
+  auto nibbles = [&](int s, uint32_t bytes) {
+    if (C::kSmall && s == 2) return *reinterpret_cast<const uint32_t*>(tables.small_words + bytes);
+    return folded_entry(tables.big, bytes, tables.fold_bytes);
+  };
+
+  int index = threadIdx.x / 32;
+  Unit unit = list.units[index < list.count ? index : 0];
+  if (index < list.count) fetch(unit, 0);
+  while (index < list.count) {
+    const Unit current = unit;
+    int sums[C::kStages][4];
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) sums[s][0] = sums[s][1] = sums[s][2] = sums[s][3] = 0;
+    for (int span = 0; span * kSpan < current.blocks; ++span) {
+      uint4 codes[C::kStages][2];
+#pragma unroll
+      for (int s = 0; s < C::kStages; ++s) {
+        codes[s][0] = ahead[s][0];
+        codes[s][1] = ahead[s][1];
+      }
+      if ((span + 1) * kSpan < current.blocks) {
+        fetch(current, span + 1);
+      } else {
+        index = list.next(lane);
+        if (index < list.count) {
+          unit = list.units[index];
+          fetch(unit, 0);
+        }
+      }
+      // A lane's columns beyond the fourth repeat: nothing reads them.
+      const uint2* x = reinterpret_cast<const uint2*>(shared + current.x + span * (kSpan * 8)) + chunk * 4 + row % 4;
+#pragma unroll
+      for (int i = 0; i < kChunkBlocks; ++i) {
+        const uint2 b = x[i * 16];
+#pragma unroll
+        for (int s = 0; s < C::kStages; ++s) {
+          const uint32_t upper = part_of(codes[s][0], i / 2);
+          const uint32_t lower = part_of(codes[s][1], i / 2);
+          uint32_t a0, a1, a2, a3;
+          nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(upper) : code_bytes<1>(upper)), a0, a2);
+          nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(lower) : code_bytes<1>(lower)), a1, a3);
+          multiply_s8(sums[s], a0, a1, a2, a3, b.x, b.y);
+        }
+      }
+    }
+    // Columns 0 and 1 are in lane 4g, columns 2 and 3 in lane 4g + 1; of rows g and g + 8.
+    float total[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) {
+      const float factor = s == 0 ? 1.0f : scales[current.slot][s];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int lowest = __shfl_down_sync(0xFFFFFFFFu, sums[s][2 * half], 1);
+        const float sum = fma_once(static_cast<float>(sums[s][2 * half]), 65536.0f,
+                                   fma_once(static_cast<float>(sums[s][2 * half + 1]), 256.0f, static_cast<float>(lowest)));
+        total[half] = fma_once(factor, sum, total[half]);
+      }
+    }
+    if (chunk == 0) {
+      const float factor = mul(scales[current.slot][0], vector_scale[current.vector]);
+      partial[current.out + row] = mul(total[0], factor);
+      partial[current.out + row + 8] = mul(total[1], factor);
+    }
+  }
+}
+
+}  // namespace glq
