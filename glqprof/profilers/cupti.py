@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +10,10 @@ from glqprof.profilers.nsys import refuse_without_gpu_work
 from glqprof.profilers.processes import Finished
 from glqprof.profilers.profiler import (
     Availability,
-    Profiler,
+    InProcessProfiler,
     ProgramFailed,
     Written,
     last_error,
-    package_environment,
-    python_runner,
     refuse_common,
     version_in,
 )
@@ -26,25 +22,17 @@ INSTALL = "pip install 'glqprof[cupti]' (cupti-python 13.0.1 for CUDA 13) into t
 
 
 @dataclass(frozen=True)
-class Cupti(Profiler):
-    """An in-process tracer, started in front of the user's Python script. ``python``: the script's interpreter."""
+class Cupti(InProcessProfiler):
+    """An in-process tracer, started in front of the user's Python script."""
 
-    python: str = sys.executable
     name = "cupti"
+    runner = "glqprof.profilers.cupti_run"
+    output = "trace.sqlite"
 
     def availability(self) -> Availability:
         """cupti-python is installed for the program's Python."""
         found = version_in(self.python, "cupti-python")
         return Availability(found) if found else Availability("", "the package cupti-python is not installed", INSTALL)
-
-    def command_line(self, command: Sequence[str], raw: Path, marked: bool) -> list[str]:
-        """``python -m glqprof.profilers.cupti_run … -- script.py …`` with the command's own interpreter."""
-        arguments = [str(raw / "trace.sqlite"), "marked" if marked else "all"]
-        return python_runner(self.name, "glqprof.profilers.cupti_run", command, arguments)
-
-    def environment(self) -> dict[str, str]:
-        """The program's interpreter must find this package."""
-        return package_environment()
 
     def written(self, raw: Path, finished: Finished) -> Written:
         """The export; also whether there is GPU work in it."""

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
-from glqprof import annotate
-from glqprof.profilers.script import WholeProgram, run_script, split_arguments
+from glqprof.profilers.script import trace_script
 
 
 def main() -> None:
-    """Trace all of the script, or what is inside `annotate.profiled`; the export is written however it ends."""
-    own, script = split_arguments(sys.argv[1:])
-    output, what = Path(own[0]), own[1]
+    """Trace the script that the arguments name."""
     from cupti import cupti
 
     from glqprof.profilers.cupti_tracer import CuptiTracer
 
-    tracer = CuptiTracer(cupti, version("cupti-python"))
-    if what == "all":
-        tracer.start()
-        annotate.attach(WholeProgram(tracer))
-    else:
-        annotate.attach(tracer)
-    try:
-        run_script(script)
-    finally:
-        tracer.save(output)
+    trace_script(sys.argv[1:], lambda: CuptiTracer(cupti, version("cupti-python")))
 
 
 if __name__ == "__main__":

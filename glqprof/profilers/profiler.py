@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import ClassVar
 
 import glqprof
 from glqprof.errors import InputError
@@ -99,6 +100,26 @@ class Profiler(ABC):
 
         Raises `ProgramFailed` with the program's status when it was the program that failed, else InputError.
         """
+
+
+@dataclass(frozen=True)
+class InProcessProfiler(Profiler):
+    """A tool that is started in front of the user's Python script. ``python``: the script's interpreter."""
+
+    python: str = sys.executable
+    runner: ClassVar[str]
+    """The module that runs the script: ``glqprof.profilers.…_run``."""
+    output: ClassVar[str]
+    """The file that it writes."""
+
+    def command_line(self, command: Sequence[str], raw: Path, marked: bool) -> list[str]:
+        """``python -m RUNNER OUTPUT all|marked -- script.py …`` with the command's own interpreter."""
+        arguments = [str(raw / self.output), "marked" if marked else "all"]
+        return python_runner(self.name, self.runner, command, arguments)
+
+    def environment(self) -> dict[str, str]:
+        """The program's interpreter must find this package."""
+        return package_environment()
 
 
 def parse_version(text: str) -> Version:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from glqprof import annotate
 from glqprof.annotate import RangeRecorder
+
+
+class Tracer(RangeRecorder, Protocol):
+    """What a tool's part inside the program offers: it records ranges, and writes what it recorded."""
+
+    def save(self, path: Path) -> None:
+        """Write the recording."""
 
 
 def run_script(arguments: Sequence[str]) -> None:
@@ -36,6 +45,22 @@ class WholeProgram:
 
     def stop(self) -> None:
         """The recording ends with the program."""
+
+
+def trace_script(argv: Sequence[str], make_tracer: Callable[[], Tracer]) -> None:
+    """Run ``OUTPUT all|marked -- script.py …`` under a tracer: all of the script, or what is inside
+    `annotate.profiled`. The output is written however the script ends."""
+    (output, what), script = split_arguments(argv)
+    tracer = make_tracer()
+    if what == "all":
+        tracer.start()
+        annotate.attach(WholeProgram(tracer))
+    else:
+        annotate.attach(tracer)
+    try:
+        run_script(script)
+    finally:
+        tracer.save(Path(output))
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:

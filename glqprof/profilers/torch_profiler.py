@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +9,10 @@ from glqprof.errors import InputError
 from glqprof.profilers.processes import Finished
 from glqprof.profilers.profiler import (
     Availability,
-    Profiler,
+    InProcessProfiler,
     ProgramFailed,
     Written,
     last_error,
-    package_environment,
-    python_runner,
     refuse_common,
     version_in,
 )
@@ -26,25 +22,17 @@ NO_GPU = "torch saw no GPU in this run: the trace holds no GPU work, and breakdo
 
 
 @dataclass(frozen=True)
-class TorchProfiler(Profiler):
-    """torch.profiler, started in front of the user's Python script. ``python``: the script's interpreter."""
+class TorchProfiler(InProcessProfiler):
+    """torch.profiler, started in front of the user's Python script."""
 
-    python: str = sys.executable
     name = "torch"
+    runner = "glqprof.profilers.torch_run"
+    output = "trace.json"
 
     def availability(self) -> Availability:
         """torch is installed for the program's Python; it is not imported for this."""
         found = version_in(self.python, "torch")
         return Availability(found) if found else Availability("", "torch is not installed", INSTALL)
-
-    def command_line(self, command: Sequence[str], raw: Path, marked: bool) -> list[str]:
-        """``python -m glqprof.profilers.torch_run … -- script.py …`` with the command's own interpreter."""
-        arguments = [str(raw / "trace.json"), "marked" if marked else "all"]
-        return python_runner(self.name, "glqprof.profilers.torch_run", command, arguments)
-
-    def environment(self) -> dict[str, str]:
-        """The program's interpreter must find this package."""
-        return package_environment()
 
     def written(self, raw: Path, finished: Finished) -> Written:
         """The Chrome trace. Without a GPU it is one of host operators only, and a warning says so."""

@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from glqprof import annotate
-from glqprof.profilers.script import WholeProgram, run_script, split_arguments
+from glqprof.profilers.script import trace_script
 
 
 class TorchTracer:
@@ -61,21 +60,10 @@ class TorchTracer:
 
 
 def main() -> None:
-    """Trace all of the script, or what is inside `annotate.profiled`; the trace is exported however it ends."""
-    own, script = split_arguments(sys.argv[1:])
-    output, what = Path(own[0]), own[1]
+    """Trace the script that the arguments name."""
     import torch
 
-    tracer = TorchTracer(torch)
-    if what == "all":
-        tracer.start()
-        annotate.attach(WholeProgram(tracer))
-    else:
-        annotate.attach(tracer)
-    try:
-        run_script(script)
-    finally:
-        tracer.save(output)
+    trace_script(sys.argv[1:], lambda: TorchTracer(torch))
 
 
 if __name__ == "__main__":
