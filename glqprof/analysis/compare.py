@@ -110,7 +110,8 @@ def _compare(base_side: list[Breakdown], cand_side: list[Breakdown]) -> Comparis
     wall = Pair(base.window.wall_ns / 1e6 / divisors[0], cand.window.wall_ns / 1e6 / divisors[1])
     untraced = Pair(base.untraced.tok_s, cand.untraced.tok_s) if base.untraced and cand.untraced else None
     interval = _interval(base_side, cand_side)
-    verdict, reason = _verdict(untraced, interval)
+    unlike = _unlike(base, cand)
+    verdict, reason = (UNCLEAR, unlike) if unlike else _verdict(untraced, interval)
     comparison = Comparison(
         base=base,
         cand=cand,
@@ -229,6 +230,17 @@ def _interval(base_side: list[Breakdown], cand_side: list[Breakdown]) -> Interva
     return Interval(float(np.median(cand) / np.median(base)), float(low), float(high), len(base), len(cand))
 
 
+def _unlike(base: Breakdown, cand: Breakdown) -> str:
+    """Why the two sides cannot be a faster and a slower version of one thing, "" where they can."""
+    workloads = [m.workload if (m := side.manifest) else "" for side in (base, cand)]
+    if all(workloads) and workloads[0] != workloads[1]:
+        return f"different workloads: {workloads[0]} and {workloads[1]}"
+    gpus = [sorted({d.name for d in side.devices if d.name}) for side in (base, cand)]
+    if all(gpus) and gpus[0] != gpus[1]:
+        return f"different GPUs: {', '.join(gpus[0])} and {', '.join(gpus[1])}"
+    return ""
+
+
 def _verdict(untraced: Pair | None, interval: Interval | None) -> tuple[str, str]:
     if interval is not None:
         runs = f"{interval.base_runs} and {interval.cand_runs} runs"
@@ -264,9 +276,9 @@ def _notes(c: Comparison) -> list[str]:
                 f"{loudest['delta_ms']:+.2f}) although the untraced run is {untraced}: not evidence, since tracing "
                 "adds host time of its own and each side was traced once; read the counts and the untraced runs"
             )
-    names = {d.name for side in (c.base, c.cand) for d in side.devices if d.name}
-    if len(names) > 1:
-        notes.append(f"the captures are of different GPUs ({', '.join(sorted(names))}): rows are not like for like")
+    unlike = _unlike(c.base, c.cand)
+    if unlike:
+        notes.append(f"{unlike}: rows are not like for like")
     tools = {side.trace.info.tool for side in (c.base, c.cand)}
     if len(tools) > 1:
         notes.append(

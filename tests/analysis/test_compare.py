@@ -10,7 +10,7 @@ from analysis.by_hand import Recording
 from analysis.make_trace import make_trace
 from analysis.test_windows import CALLS, KERNELS, FakeCapture, manifest, steps
 from glqprof.analysis.breakdown import Breakdown
-from glqprof.traces.schema.manifest import Untraced, UntracedRun
+from glqprof.traces.schema.manifest import Gpu, Untraced, UntracedRun
 
 TRACE = make_trace(Recording(KERNELS, CALLS), steps())
 
@@ -81,3 +81,19 @@ def test_deltas_sum_to_the_wall_delta() -> None:
     assert c.wall.base == pytest.approx(990 / 2 / 1e6)
     assert c.wall.cand == pytest.approx(490 / 1e6)
     assert c.totals["launches"].delta == -5
+
+
+def test_different_workloads_or_gpus_get_no_verdict() -> None:
+    """Half the milliseconds of another model is no speed-up."""
+
+    def of(ms: float, workload: str = "", gpu: str = "") -> Breakdown:
+        gpus = [Gpu(gpu)] if gpu else []
+        written = manifest(untraced=Untraced(1000 / ms, ms), workload=workload, gpus=gpus)
+        return glqprof.breakdown(FakeCapture("x", TRACE, written))
+
+    (c,) = glqprof.compare(of(10.0, workload="tiny"), of(5.0, workload="large"))
+    assert (c.verdict, c.reason) == ("not distinguishable", "different workloads: tiny and large")
+    (c,) = glqprof.compare(of(10.0, gpu="NVIDIA A100"), of(5.0, gpu="NVIDIA H200"))
+    assert (c.verdict, c.reason) == ("not distinguishable", "different GPUs: NVIDIA A100 and NVIDIA H200")
+    (c,) = glqprof.compare(of(10.0, workload="tiny"), of(5.0))
+    assert c.verdict == "faster"
