@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,8 +11,8 @@ from analysis.by_hand import Recording
 from glqprof.traces.schema.trace import Trace, TraceInfo
 
 
-def make_trace(recording: Recording, ranges: list[tuple[int, int, str, int, int]] = ()) -> Trace:
-    """``ranges``: (start, end, name, process, thread)."""
+def make_trace(recording: Recording, ranges: Sequence[tuple[int, int | None, str, int, int]] = ()) -> Trace:
+    """``ranges``: (start, end, name, process, thread); without an end a range is open: a reader ends it with the trace."""
     frames: dict[str, dict[str, Any]] = {}
     for frame, kind in (("kernels", "kernel"), ("copies", "copy"), ("memsets", "memset")):
         rows = [a for a in recording.activities if a.kind == kind]
@@ -43,9 +44,11 @@ def make_trace(recording: Recording, ranges: list[tuple[int, int, str, int, int]
             "thread": [r.thread for r in rows],
             "name": pd.Categorical(["row" for _ in rows]),
         }
+    last = max([0, *(a.end for a in recording.activities), *(c.end for c in recording.calls), *(r[0] for r in ranges)])
     frames["ranges"] = {
         "start_ns": [r[0] for r in ranges],
-        "end_ns": [r[1] for r in ranges],
+        "end_ns": [last if r[1] is None else r[1] for r in ranges],
+        "is_open": [r[1] is None for r in ranges],
         "name": pd.Categorical([r[2] for r in ranges]),
         "process": [r[3] for r in ranges],
         "thread": [r[4] for r in ranges],

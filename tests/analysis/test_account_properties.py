@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from analysis.by_hand import Activity, Call, Overhead, Recording, account
 from analysis.make_trace import make_trace
 from glqprof.analysis.prepared import prepare
+from glqprof.traces.schema.buckets import load_bucket_rules
 
 HORIZON = 60
 NAMES = (
@@ -116,6 +117,34 @@ def test_accounts_of_adjoining_windows_add_up(recording: Recording, cuts: list[i
         for row in set(whole.idle_ns).union(*(p.idle_ns for p in pieces)):
             assert whole.idle_ns.get(row, 0) == sum(p.idle_ns.get(row, 0) for p in pieces)
         assert whole.gpu_busy_ns == sum(p.gpu_busy_ns for p in pieces)
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, HORIZON),
+        st.integers(0, 30),
+        st.sampled_from(("decode_token_0", "decode_token_1", "layer_00_M", "library")),
+        st.integers(1, 2),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(recordings(), steps)
+@settings(max_examples=80, deadline=None)
+def test_the_account_closes_over_windows_of_open_and_overlapping_ranges(recording: Recording, drawn: list) -> None:
+    """Ranges that never closed, overlap without nesting, and stand on other processes than the work."""
+    if not recording.activities:
+        return
+    ranges = [(start, None if open_ else start + length, name, pid, 10) for start, length, name, pid, open_ in drawn]
+    prepared = prepare(make_trace(recording, ranges), load_bucket_rules())
+    window = prepared.window
+    for device in prepared.devices:
+        result = prepared.account(device)
+        assert sum(result.busy_ns.values()) + sum(result.idle_ns.values()) == window.wall_ns
+        _, idle = account(recording, device, window.start_ns, window.end_ns)
+        assert result.idle_ns == idle
 
 
 def test_overlap_shares_and_largest_remainder() -> None:
