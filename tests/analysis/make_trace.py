@@ -12,7 +12,7 @@ from glqprof.traces.schema.trace import Trace, TraceInfo
 
 
 def make_trace(recording: Recording, ranges: Sequence[tuple[int, int | None, str, int, int]] = ()) -> Trace:
-    """``ranges``: (start, end, name, process, thread); without an end a range is open: a reader ends it with the trace."""
+    """``ranges``: (start, end, name, process, thread); without an end it is open and ends with the trace."""
     frames: dict[str, dict[str, Any]] = {}
     for frame, kind in (("kernels", "kernel"), ("copies", "copy"), ("memsets", "memset")):
         rows = [a for a in recording.activities if a.kind == kind]
