@@ -24,7 +24,7 @@ SHAPES = [
     Geometry("glm-16", 4096, 2048, 16, 8, 1, "swiglu", 10.0),
 ]
 SMALL = SHAPES[:3]
-LAUNCHES = ({}, {"dependent": False}, {"launches": 1, "dependent": False})
+LAUNCHES = ({}, {"dependent": False})
 
 
 def setup(shape: Geometry, stages: int, split_blocks: int = 64):
@@ -54,7 +54,7 @@ def test_bits_of_v3b(shape, stages) -> None:
         want = ops.moe(layer, *inputs, variant="v3b", warn_overflow=False)
         for runner in runners:
             assert same_bits(call(runner, *inputs), want), rows
-            assert int(runner.workspace[:4096].sum()) == 0
+            assert int(runner.workspace[:3072].sum()) == 0
         if rows <= 2:
             exact = reference.moe(layer, *inputs)
             mine, theirs = (((o.double() - exact).norm() / exact.norm()).item() for o in (call(fast, *inputs), want))

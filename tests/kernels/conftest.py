@@ -143,11 +143,10 @@ class EmulatedFused:
     def moe(self, layer, x, ids, weights, mask_invalid=False, order=ASCENDING, workspace=None, **config):
         """(out, kernels launched). ``layer``: a packed one, whose ``overflow`` and ``errors`` grow as on a GPU.
 
-        ``config``: fast, lanes, unpack, wide, threads, launches, blocks, shared_bytes.
+        ``config``: fast, lanes, wide, blocks, shared_bytes.
         """
-        c = {"fast": 0, "lanes": 2, "unpack": 32, "wide": 0, "threads": 512, "launches": 2, "blocks": 3}
+        c = {"fast": 0, "lanes": 2, "wide": 0, "blocks": 3}
         c |= {"shared_bytes": 227 * 1024, **config}
-        assert c["launches"] == 2 or c["blocks"] == 1, "an emulated block cannot wait for another"
         up, down = self._matrix(layer.up), self._matrix(layer.down)
         out = torch.full((x.shape[0], layer.down.rows), float("nan"), dtype=torch.float16)
         workspace = self.workspace(layer, ids.numel()) if workspace is None else workspace
@@ -156,7 +155,7 @@ class EmulatedFused:
         numbers = [*ids.shape, layer.experts, ACTIVATION_CODES[layer.activation], int(mask_invalid)]
         numbers += [table.image.numel(), table.small_word, table.wide_word, table.entries]
         numbers += [*x.stride(), *ids.stride(), *weights.stride()]
-        numbers += [int(c[k]) for k in ("fast", "lanes", "unpack", "wide", "threads", "launches", "blocks")]
+        numbers += [int(c[k]) for k in ("fast", "lanes", "wide", "blocks")]
         numbers += [c["shared_bytes"], order]
         failed = self.library.emulated_fused(
             ctypes.byref(up),
@@ -176,7 +175,7 @@ class EmulatedFused:
         size = self.library.emulated_fused_workspace(ctypes.byref(up), ctypes.byref(down), slots)
         memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
         memory = memory[-memory.data_ptr() % 256 :]
-        memory[:4096] = 0
+        memory[:3072] = 0
         return memory
 
     @staticmethod

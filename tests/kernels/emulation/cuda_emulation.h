@@ -346,11 +346,6 @@ template <typename T>
 inline T load_coherent(const T* from) {
   return *from;
 }
-inline int load_acquire(const int* from) {
-  if (*from == 0) throw std::runtime_error("a thread block waits for another: emulate it with one block");
-  return *from;
-}
-inline void store_release(int* to, int v) { *to = v; }
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 inline void read_clocks(unsigned long long* to) { to[0] = to[1] = 0; }
@@ -359,11 +354,6 @@ inline uint32_t masked_or(uint32_t word, uint32_t other) {
   return (word & MASK) | other;
 }
 inline uint32_t swap_halves(uint32_t word) { return word >> 16 | word << 16; }
-
-inline float2 subtract_halves(uint32_t a, uint32_t b) {
-  const float2 x = halves_to_floats(a), y = halves_to_floats(b);
-  return {half_to_float(float_to_half(x.x - y.x)), half_to_float(float_to_half(x.y - y.y))};
-}
 
 // mma.m16n8k32, int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...
 inline void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {

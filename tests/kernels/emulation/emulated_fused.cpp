@@ -39,8 +39,8 @@ static glq::FusedMatrix view_fused(const EmulatedFusedMatrix& from) {
 }
 
 // Integers: tokens, top_k, experts, activation, mask_invalid, table_words, small_word, wide_word, fold, token stride,
-// element stride, id strides, weight strides; then the configuration: fast, lanes, unpack, wide, threads, launches, blocks,
-// shared bytes, thread order. `workspace`: zeroed once, as large as emulated_fused_workspace says.
+// element stride, id strides, weight strides; then the configuration: fast, lanes, wide, blocks, shared
+// bytes, thread order. `workspace`: zeroed once, as large as emulated_fused_workspace says.
 int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* down, const uint32_t* table, const int64_t* n,
                    float limit, const uint16_t* x, const int64_t* ids, const float* weights, uint16_t* out,
                    unsigned long long* overflow, unsigned long long* errors, char* workspace) {
@@ -77,14 +77,11 @@ int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* dow
     glq::FusedConfig config;
     config.fast = n[15] != 0;
     config.lanes = static_cast<int>(n[16]);
-    config.unpack = static_cast<int>(n[17]);
-    config.wide = n[18] != 0;
-    config.threads = static_cast<int>(n[19]);
-    config.launches = static_cast<int>(n[20]);
+    config.wide = n[17] != 0;
     glq::DeviceLimits limits;
-    limits.multiprocessors = static_cast<int>(n[21]);
-    limits.shared_bytes = static_cast<size_t>(n[22]);
-    machine.order = static_cast<emulation::Order>(n[23]);
+    limits.multiprocessors = static_cast<int>(n[18]);
+    limits.shared_bytes = static_cast<size_t>(n[19]);
+    machine.order = static_cast<emulation::Order>(n[20]);
     glq::carve_workspace(call, workspace, call.tokens * call.top_k);
     glq::launch_fused(call, config, limits, nullptr);
   } catch (const std::exception& failure) {

@@ -378,10 +378,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def(pybind11::init<>())
       .def_readwrite("fast", &glq::FusedConfig::fast)
       .def_readwrite("lanes", &glq::FusedConfig::lanes)
-      .def_readwrite("unpack", &glq::FusedConfig::unpack)
       .def_readwrite("wide", &glq::FusedConfig::wide)
-      .def_readwrite("threads", &glq::FusedConfig::threads)
-      .def_readwrite("launches", &glq::FusedConfig::launches)
       .def_readwrite("dependent", &glq::FusedConfig::dependent)
       .def_readwrite("blocks", &glq::FusedConfig::blocks);
   pybind11::class_<FusedMatrixTensors>(m, "FusedMatrix")

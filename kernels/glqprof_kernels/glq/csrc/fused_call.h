@@ -41,8 +41,6 @@ struct FusedMatrix {
 // Where a thread block looks at the clock, when asked to.
 enum Mark : int { kStarted = 0, kPreviousDone, kTableLoaded, kVectorsLoaded, kProductDone, kHandedOver, kMarks = 8 };
 
-enum Phases : int { kUpPhase = 1, kDownPhase = 2, kBothPhases = 3 };
-
 struct FusedCall {
   FusedMatrix matrix[2];  // up, down
   const uint32_t* table;  // [big words, padded to 4][256 small words][256 small fp16 entries of 16 bytes]
@@ -74,11 +72,10 @@ struct FusedCall {
   void* expert_out;     // [slots, down.rows], likewise
   int* done;            // [2, kFusedSlots]: units of a slot that were computed
   int* token_done;      // [kFusedSlots]
-  int* ready;           // [kFusedSlots]: the slot's down_x is written (both phases in one launch)
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
-  int phases;           // kUpPhase, kDownPhase or both
+  int phase;            // 0: up, 1: down
   int first_vector;     // float index in shared memory of the input vectors
   int vector_stride;    // floats from one input vector to the next
   int vectors;          // how many fit
@@ -109,7 +106,6 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   };
   call.done = reinterpret_cast<int*>(part(2 * kFusedSlots * sizeof(int)));
   call.token_done = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
-  call.ready = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
   size_t sums = 0;
   for (const FusedMatrix& m : call.matrix) {
     const size_t of_slot = static_cast<size_t>(m.splits) * m.groups * kGroupRows;
@@ -121,16 +117,13 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   return used;
 }
 
-constexpr size_t kCounterBytes = 4 * kFusedSlots * sizeof(int);
+constexpr size_t kCounterBytes = 3 * kFusedSlots * sizeof(int);
 
 // Template choices and the way to launch; has_fused in fused_launch.h knows the kernels compiled.
 struct FusedConfig {
   bool fast = false;
   int lanes = 2;      // lanes that share a row (exact)
-  int unpack = 32;    // 32: nibble to float by one mask and one addition; 16: through fp16 pairs
   bool wide = false;  // the small stage's entries as fp16
-  int threads = 512;
-  int launches = 2;   // 2: up and down; 1: both in one cooperative launch
   bool dependent = true;
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
 };

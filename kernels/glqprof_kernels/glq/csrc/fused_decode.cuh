@@ -48,34 +48,16 @@ __device__ __forceinline__ float nibble_to_float(uint32_t word, const Exponents&
   return sub(__uint_as_float(masked_or<(0xFu << (4 * K))>(word, exponents.at[K])), bias);
 }
 
-template <int UNPACK>
 __device__ __forceinline__ void unpack_nibbles(uint32_t word, const Exponents& exponents, float (&c)[8]) {
-  if (UNPACK == 32) {
-    c[0] = nibble_to_float<0>(word, exponents);
-    c[1] = nibble_to_float<1>(word, exponents);
-    c[2] = nibble_to_float<2>(word, exponents);
-    c[3] = nibble_to_float<3>(word, exponents);
-    c[4] = nibble_to_float<4>(word, exponents);
-    const uint32_t upper = word >> 12;
-    c[5] = nibble_to_float<2>(upper, exponents);
-    c[6] = nibble_to_float<3>(upper, exponents);
-    c[7] = nibble_to_float<4>(upper, exponents);
-  } else {
-    // fp16: 2^9 + n/2 with the nibble at bit 0, 2^5 + n/2 at bit 4; elements k and k + 4 share a word. The exponents of
-    // both are in at[0] and at[1], see half_exponents.
-#pragma unroll
-    for (int pair = 0; pair < 4; pair += 2) {
-      const uint32_t shifted = pair == 0 ? word : word >> 8;
-      const float2 low = subtract_halves(masked_or<0x000F000Fu>(shifted, exponents.at[0]), 0x60086008u);   // 516
-      const float2 high = subtract_halves(masked_or<0x00F000F0u>(shifted, exponents.at[1]), 0x50805080u);  // 36
-      c[pair] = low.x;
-      c[pair + 4] = low.y;
-      c[pair + 1] = high.x;
-      c[pair + 5] = high.y;
-    }
-  }
+  c[0] = nibble_to_float<0>(word, exponents);
+  c[1] = nibble_to_float<1>(word, exponents);
+  c[2] = nibble_to_float<2>(word, exponents);
+  c[3] = nibble_to_float<3>(word, exponents);
+  c[4] = nibble_to_float<4>(word, exponents);
+  const uint32_t upper = word >> 12;
+  c[5] = nibble_to_float<2>(upper, exponents);
+  c[6] = nibble_to_float<3>(upper, exponents);
+  c[7] = nibble_to_float<4>(upper, exponents);
 }
-
-inline Exponents half_exponents() { return {{0x60006000u, 0x50005000u, 0, 0, 0}}; }
 
 }  // namespace glq

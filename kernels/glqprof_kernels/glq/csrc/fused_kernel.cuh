@@ -4,8 +4,7 @@
 // input transform of the down product) and down (down product, output transform, the token's experts in top-k order). A
 // phase's work is cut into units of rows x one split, and every thread block takes a contiguous, equally costly share of
 // them. The thread block that finishes a slot's last unit does what follows the product (hand-over). The phases are two
-// launches, the second of which waits for the first, or one cooperative launch in which a thread block waits for the slots
-// that it needs.
+// launches, the second of which waits for the first.
 //
 // Memory between thread blocks: sums are stored, the block's barrier is passed, one thread fences and counts the units;
 // whoever sees the full count fences and lets its block read past L1. Counters return to zero within the launch.
@@ -46,7 +45,7 @@ __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& s
     const int64_t id = id_of(i / call.top_k, i % call.top_k);
     const bool is_expert = id >= 0 && id < call.experts;
     shared.active[i] = is_expert && weight_of(i / call.top_k, i % call.top_k) != 0.0f;
-    if (!is_expert && !call.mask_invalid && blockIdx.x == 0 && (call.phases & kUpPhase) != 0) atomicAdd(call.errors, 1ull);
+    if (!is_expert && !call.mask_invalid && blockIdx.x == 0 && call.phase == 0) atomicAdd(call.errors, 1ull);
   }
   __syncthreads();
   for (int i = threadIdx.x; i <= slots; i += THREADS) {
@@ -250,13 +249,7 @@ __device__ __forceinline__ void hand_up_to_down(const FusedCall& call, FusedShar
     }
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    call.done[slot] = 0;
-    if (call.phases == kBothPhases) {
-      __threadfence();
-      store_release(&call.ready[slot], 1);
-    }
-  }
+  if (threadIdx.x == 0) call.done[slot] = 0;
 }
 
 // out = sum over the token's slots in top-k order.
@@ -299,7 +292,6 @@ __device__ __forceinline__ void hand_down_to_out(const FusedCall& call, FusedSha
   const int token = shared.token[slot];
   if (threadIdx.x == 0) {
     call.done[kFusedSlots + slot] = 0;
-    if (call.phases == kBothPhases) call.ready[slot] = 0;  // every block that waited for it has finished its units
     __threadfence();
     const int count = shared.first_slot[token + 1] - shared.first_slot[token];
     shared.combine = atomicAdd(&call.token_done[token], 1) + 1 == count;
@@ -316,7 +308,8 @@ __device__ __forceinline__ void hand_down_to_out(const FusedCall& call, FusedSha
 
 template <class C>
 __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& shared, float* dynamic,
-                                          const Tables& tables, int phase) {
+                                          const Tables& tables) {
+  const int phase = call.phase;
   const FusedMatrix& m = call.matrix[phase];
   const bool up = phase == 0;
   float* scratch = dynamic + call.scratch;
@@ -351,15 +344,7 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
     const int vectors = vector_of(end_slot - 1) + 1;
 
     if (threadIdx.x < kFusedVectors) shared.peak[threadIdx.x] = 0;
-    if (threadIdx.x == 0) {
-      shared.taken = C::kThreads / 32;
-      if (!up && call.phases == kBothPhases) {
-        for (int slot = first_slot; slot < end_slot; ++slot) {
-          while (load_acquire(&call.ready[slot]) == 0) {
-          }
-        }
-      }
-    }
+    if (threadIdx.x == 0) shared.taken = C::kThreads / 32;
     list_units<C>(m, grid, shared, begin, end, call.first_vector, call.vector_stride, vector_base, up);
     __syncthreads();
     for (int v = 0; v < vectors; ++v) {
@@ -403,13 +388,12 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
   }
 }
 
-// grid: any number of thread blocks (all resident when both phases run in one launch), C::kThreads threads.
+// grid: any number of thread blocks, C::kThreads threads.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KERNEL_PARAMETER FusedCall call) {
   GLQ_DYNAMIC_SHARED(float, dynamic);
   __shared__ FusedShared shared;
-  const int first_phase = (call.phases & kUpPhase) != 0 ? 0 : 1;
-  mark(call, first_phase, kStarted);
+  mark(call, call.phase, kStarted);
   if (C::kSharedTable) {
     // Every block starts elsewhere, so that they do not ask one slice of L2 for the same lines at once.
     const int quads = call.table_words / 4;
@@ -423,20 +407,17 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     wait_for_previous_kernel();
     let_next_kernel_start();
   }
-  mark(call, first_phase, kPreviousDone);
+  mark(call, call.phase, kPreviousDone);
   find_slots<C::kThreads>(call, shared);
   if (C::kSharedTable) wait_for_copies();
   __syncthreads();
-  mark(call, first_phase, kTableLoaded);
+  mark(call, call.phase, kTableLoaded);
 
   const unsigned char* base = reinterpret_cast<const unsigned char*>(C::kSharedTable ? dynamic : reinterpret_cast<const float*>(call.table));
   Tables tables{base, base + 4 * call.small_word, base + 4 * call.wide_word, call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
-#pragma unroll 1
-  for (int phase = first_phase; phase < 2; ++phase) {
-    if ((call.phases >> phase & 1) != 0) run_phase<C>(call, shared, dynamic, tables, phase);
-  }
+  run_phase<C>(call, shared, dynamic, tables);
 }
 
 }  // namespace glq

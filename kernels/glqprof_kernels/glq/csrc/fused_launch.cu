@@ -11,7 +11,7 @@ namespace glq {
 namespace {
 
 Starter select(const FusedConfig& config, int stages, bool small, bool shared_table) {
-  if (config.fast) return select_fast(config, stages, small, shared_table);
+  if (config.fast) return select_fast(stages, small, shared_table);
   if (stages == 2 && !small) return select_exact_2(config, shared_table);
   if (stages == 3 && small) return select_exact_3_small(config, shared_table);
   return select_exact_rest(config, stages, small, shared_table);
@@ -19,14 +19,15 @@ Starter select(const FusedConfig& config, int stages, bool small, bool shared_ta
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
+int scratch_floats(const FusedCall& call) {
+  const FusedMatrix* m = call.matrix;
+  return padded(std::max({m[0].rows, m[0].cols, m[1].rows, m[1].cols})) + 1;
+}
+
 // Places vectors and scratch behind the table, when that is in shared memory; false when they do not fit.
-bool plan_shared(FusedCall& call, int first_phase, int last_phase, size_t shared_bytes, bool table_in_shared) {
-  int columns = 0;
-  int scratch = 0;
-  for (int phase = 0; phase < 2; ++phase) {
-    scratch = std::max(scratch, padded(std::max(call.matrix[phase].rows, call.matrix[phase].cols)) + 1);
-    if (phase >= first_phase && phase <= last_phase) columns = std::max(columns, round_up(call.matrix[phase].blocks, 32) * 8);
-  }
+bool plan_shared(FusedCall& call, size_t shared_bytes, bool table_in_shared) {
+  const int columns = round_up(call.matrix[call.phase].blocks, 32) * 8;
+  const int scratch = scratch_floats(call);
   const int64_t floats = (static_cast<int64_t>(shared_bytes) - static_cast<int64_t>(sizeof(FusedShared))) / 4;
   call.first_vector = table_in_shared ? call.table_words : 0;
   call.vector_stride = columns;
@@ -48,29 +49,20 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
     for (FusedMatrix& m : call.matrix) set_sizes(m, m.rows, m.cols, kFastSplitBlocks);
   }
   if (!config.wide) call.table_words = call.wide_word;
-  const Exponents exponents = config.unpack == 32 ? nibble_exponents() : half_exponents();
+  const Exponents exponents = nibble_exponents();
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);
-  const bool cooperative = config.launches == 1;
-  if (cooperative && (call.matrix[0].stages != call.matrix[1].stages || call.matrix[0].small != call.matrix[1].small)) {
-    throw std::runtime_error("one launch needs up and down matrices of the same stages");
-  }
   LaunchPlan plan;
   plan.blocks = config.blocks > 0 ? config.blocks : limits.multiprocessors;
-  plan.cooperative = cooperative;
   plan.dependent = config.dependent && limits.capability >= 90;
   call.dependent = plan.dependent;
-  for (int phase = 0; phase < (cooperative ? 1 : 2); ++phase) {
-    call.phases = cooperative ? kBothPhases : 1 << phase;
-    const int last = cooperative ? 1 : phase;
-    if (!plan_shared(call, phase, last, limits.shared_bytes, true) &&
-        !plan_shared(call, phase, last, limits.shared_bytes, false)) {
+  for (int phase = 0; phase < 2; ++phase) {
+    call.phase = phase;
+    if (!plan_shared(call, limits.shared_bytes, true) && !plan_shared(call, limits.shared_bytes, false)) {
       throw std::runtime_error("a thread block's shared memory does not hold one vector of this layer");
     }
     const Starter start = select(config, call.matrix[phase].stages, call.matrix[phase].small, call.table_in_shared);
     if (start == nullptr) throw std::runtime_error("this fused configuration is not compiled");
-    const FusedMatrix* m = call.matrix;
-    const int scratch = padded(std::max({m[0].rows, m[0].cols, m[1].rows, m[1].cols})) + 1;
-    plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch);
+    plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch_floats(call));
     start(call, plan, stream);
   }
 }

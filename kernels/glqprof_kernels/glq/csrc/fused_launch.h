@@ -11,8 +11,8 @@ struct DeviceLimits {
   int capability = 80;
 };
 
-// The layer as `config` says: two launches, or one. call.table_words is the whole image; the rest of the shared-memory
-// plan and the phases are filled in here. The workspace must hold call.tokens * call.top_k <= kFusedSlots slots.
+// The layer in two launches. call.table_words is the whole image; the rest of the shared-memory
+// plan and the phase are filled in here. The workspace must hold call.tokens * call.top_k <= kFusedSlots slots.
 void launch_fused(const FusedCall& call, const FusedConfig& config, const DeviceLimits& limits, cudaStream_t stream);
 
 // Whether the kernels of `config` are compiled for matrices of these stages.

@@ -32,16 +32,6 @@ __device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
 }
 __device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
 
-__device__ __forceinline__ int load_acquire(const int* from) {
-  int v;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
-}
-
-__device__ __forceinline__ void store_release(int* to, int v) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
-}
-
 // The results of the kernel before this one in the stream are visible after this.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -80,12 +70,6 @@ __device__ __forceinline__ uint32_t masked_or(uint32_t word, uint32_t other) {
 }
 
 __device__ __forceinline__ uint32_t swap_halves(uint32_t word) { return __byte_perm(word, 0, 0x1032); }
-
-// Two fp16 pairs, subtracted; then both as floats, the low one first.
-__device__ __forceinline__ float2 subtract_halves(uint32_t a, uint32_t b) {
-  const __half2 difference = __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
-  return __half22float2(difference);
-}
 
 }  // namespace glq
 

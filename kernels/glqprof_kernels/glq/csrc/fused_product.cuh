@@ -12,13 +12,12 @@
 namespace glq {
 
 // STAGES of the matrix; SMALL: the third reads the small table. The rest as in FusedConfig.
-template <int STAGES, bool SMALL, int LANES, int UNPACK, bool WIDE, int THREADS, bool SHARED_TABLE>
+template <int STAGES, bool SMALL, int LANES, bool WIDE, int THREADS, bool SHARED_TABLE>
 struct ExactTraits {
   static constexpr bool kFast = false;
   static constexpr int kStages = STAGES;
   static constexpr bool kSmall = SMALL;
   static constexpr int kLanes = LANES;
-  static constexpr int kUnpack = UNPACK;
   static constexpr bool kWide = WIDE;
   static constexpr int kThreads = THREADS;
   static constexpr bool kSharedTable = SHARED_TABLE;
@@ -31,7 +30,6 @@ struct FastTraits {
   static constexpr int kStages = STAGES;
   static constexpr bool kSmall = SMALL;
   static constexpr int kLanes = 4;
-  static constexpr int kUnpack = 0;
   static constexpr bool kWide = false;
   static constexpr int kThreads = THREADS;
   static constexpr bool kSharedTable = SHARED_TABLE;
@@ -79,7 +77,7 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
                                              const float (&scale)[C::kStages], const float4& x_low,
                                              const float4& x_high) {
   float c[8];
-  unpack_nibbles<C::kUnpack>(folded_entry(tables.big, code_bytes<HALF>(word[0]), tables.fold_bytes),
+  unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[0]), tables.fold_bytes),
                              tables.exponents, c);
 #pragma unroll
   for (int s = 1; s < C::kStages; ++s) {
@@ -89,10 +87,10 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
       if (C::kWide) {
         unpack8(*reinterpret_cast<const uint4*>(tables.small_wide + 4 * bytes), next);
       } else {
-        unpack_nibbles<C::kUnpack>(*reinterpret_cast<const uint32_t*>(tables.small_words + bytes), tables.exponents, next);
+        unpack_nibbles(*reinterpret_cast<const uint32_t*>(tables.small_words + bytes), tables.exponents, next);
       }
     } else {
-      unpack_nibbles<C::kUnpack>(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes),
+      unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes),
                                  tables.exponents, next);
     }
 #pragma unroll

@@ -10,7 +10,6 @@ struct LaunchPlan {
   int blocks;
   size_t shared_bytes;
   bool dependent;
-  bool cooperative;
 };
 
 using Starter = void (*)(const FusedCall& call, const LaunchPlan& plan, cudaStream_t stream);
@@ -26,15 +25,11 @@ void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t str
   config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[1];
   unsigned int count = 0;
   if (plan.dependent) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (plan.cooperative) {
-    attributes[count].id = cudaLaunchAttributeCooperative;
-    attributes[count++].val.cooperative = 1;
   }
   config.attrs = attributes;
   config.numAttrs = count;
@@ -45,37 +40,29 @@ void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t str
 Starter select_exact_2(const FusedConfig& config, bool shared_table);
 Starter select_exact_3_small(const FusedConfig& config, bool shared_table);
 Starter select_exact_rest(const FusedConfig& config, int stages, bool small, bool shared_table);
-Starter select_fast(const FusedConfig& config, int stages, bool small, bool shared_table);
+Starter select_fast(int stages, bool small, bool shared_table);
 
 // Where a block's shared memory is too small for the table: it stays in global memory, and threads get more registers.
 constexpr int kFallbackThreads = 256;
+constexpr int kThreads = 512;
 
 // What is compiled without GLQ_FUSED_TUNING.
-inline bool is_default_exact(const FusedConfig& c) { return c.lanes == 2 && c.unpack == 32 && !c.wide && c.threads == 512; }
+inline bool is_default_exact(const FusedConfig& c) { return c.lanes == 2 && !c.wide; }
 
 template <int STAGES, bool SMALL>
 Starter default_exact(bool shared_table) {
-  return shared_table ? start_fused<ExactTraits<STAGES, SMALL, 2, 32, false, 512, true>>
-                      : start_fused<ExactTraits<STAGES, SMALL, 2, 32, false, kFallbackThreads, false>>;
+  return shared_table ? start_fused<ExactTraits<STAGES, SMALL, 2, false, kThreads, true>>
+                      : start_fused<ExactTraits<STAGES, SMALL, 2, false, kFallbackThreads, false>>;
 }
 
 #if defined(GLQ_FUSED_TUNING)
 // The alternatives that a device run compares.
 template <int STAGES, bool SMALL>
 Starter tuned_exact(const FusedConfig& c) {
-#define GLQ_ALTERNATIVE(LANES, UNPACK, WIDE, THREADS)                                                     \
-  if (c.lanes == LANES && c.unpack == UNPACK && c.wide == WIDE && c.threads == THREADS) {                 \
-    return start_fused<ExactTraits<STAGES, SMALL, LANES, UNPACK, WIDE, THREADS, true>>;                   \
-  }
-  GLQ_ALTERNATIVE(1, 32, false, 512)
-  GLQ_ALTERNATIVE(4, 32, false, 512)
-  GLQ_ALTERNATIVE(2, 16, false, 512)
-  GLQ_ALTERNATIVE(4, 16, false, 512)
-  GLQ_ALTERNATIVE(4, 32, false, 640)
+  if (c.lanes == 1 && !c.wide) return start_fused<ExactTraits<STAGES, SMALL, 1, false, kThreads, true>>;
   if constexpr (SMALL) {
-    GLQ_ALTERNATIVE(2, 32, true, 512)
+    if (c.lanes == 2 && c.wide) return start_fused<ExactTraits<STAGES, SMALL, 2, true, kThreads, true>>;
   }
-#undef GLQ_ALTERNATIVE
   return nullptr;
 }
 #endif
