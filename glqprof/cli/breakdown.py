@@ -49,7 +49,9 @@ def breakdown(
     process: ProcessOption = None,
     stream: StreamOption = None,
     buckets: BucketsOption = None,
-    view: Annotated[View, typer.Option(help="One table in full instead of the summary.")] = View.summary,
+    view: Annotated[
+        View, typer.Option(help="One table in full instead of the summary; JSON always holds the whole contract.")
+    ] = View.summary,
     top: TopOption = 12,
     form: FormatOption = Format.table,
     figure: FigureOption = None,
