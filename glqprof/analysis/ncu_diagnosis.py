@@ -297,7 +297,8 @@ def _launch_bound(n: KernelNumbers) -> Finding | None:
     if n.duration_us is None or n.duration_us >= LAUNCH_US:
         return None
     how = "fuse it with its neighbours, or replay it in a CUDA graph"
-    evidence = (Evidence("duration", n.duration_us, "µs", "a launch costs the host 2 to 5 µs"),)
+    # cudaLaunchKernel in the three recorded H200 decodes: 5.3 to 6.2 µs a call, under nsys.
+    evidence = (Evidence("duration", n.duration_us, "µs", "traced launch calls on an H200: 5 to 6 µs"),)
     return Finding("launch-bound", "It runs for as long as a launch takes.", evidence, how)
 
 
