@@ -1,9 +1,13 @@
 """The fused GLQ kernels on a GPU: bits against v3b, times of every compiled configuration, times within a kernel.
 
-    PYTHONPATH=.:kernels python3 kernels/tools/device_fused.py --out FOLDER [--layers 23] [--no-bf16] [--quick]
+    PYTHONPATH=.:kernels python3 kernels/tools/device_fused.py --out FOLDER [--layers 23] [--no-bf16] [--final]
+
+``--final``: the default configurations only, about a minute after the build: bits, replays, two streams, and times of
+v3b, bf16 (graph), fused and fused-fast at 1, 2, 4 and 8 rows, interleaved A B B A.
 
 Writes ``fused_device.json``; prints a short table last. Numbers are a quick look (medians over fresh batches); claims
-come from ``glqprof bench``. Builds with the tuning alternatives (GLQPROF_FUSED_TUNING=1).
+come from ``glqprof bench``. Without --final it builds with the tuning
+alternatives (GLQPROF_FUSED_TUNING=1).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import time
 import traceback
 from pathlib import Path
 
-os.environ["GLQPROF_FUSED_TUNING"] = "1"
+os.environ["GLQPROF_FUSED_TUNING"] = "0"
 
 import torch
 
@@ -36,18 +40,21 @@ SHAPES = [
     Geometry("qwen-16", 2048, 512, 16, 8, 1, "swiglu", 0.0),
     Geometry("glm-16", 4096, 2048, 16, 8, 1, "swiglu", 10.0),
 ]
+FINAL_SHAPES = [SHAPES[0], SHAPES[2], SHAPES[3]]
 EXACT_CONFIGS = {
     "fused": {},
-    "no-pdl": {"dependent": False},
-    "lanes 1": {"lanes": 1},
-    "wide small": {"wide": True},
+    "two": {"one_launch": False, "dependent": True},
+    "two no-pdl": {"one_launch": False},
+    "one pdl": {"dependent": True},
 }
 FAST_CONFIGS = {
     "fast": {},
-    "fast no-pdl": {"dependent": False},
+    "fast two": {"one_launch": False, "dependent": True},
 }
 REPLAYS = 40
 BATCHES = 6
+ROWS = (1, 2, 4, 8)
+ROUNDS = 24
 
 
 def configs() -> list[tuple[str, bool, dict]]:
@@ -55,19 +62,17 @@ def configs() -> list[tuple[str, bool, dict]]:
     return [(k, False, v) for k, v in EXACT_CONFIGS.items()] + [(k, True, v) for k, v in FAST_CONFIGS.items()]
 
 
-
-
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two fp16 tensors have the same bytes."""
     return torch.equal(a.view(torch.int16), b.view(torch.int16))
 
 
-def check_bits(quick: bool) -> dict:
+def check_bits(quick: bool, shapes: list[Geometry], every: tuple[int, ...]) -> dict:
     """Every configuration against v3b (exact) or float64 (fast) on random and hostile inputs."""
     wrong: list[str] = []
     checked = 0
     ratios = []
-    for shape, stages in itertools.product(SHAPES, (1, 2, 3, 4)):
+    for shape, stages in itertools.product(shapes, every):
         large = shape.hidden > 2000
         if large and stages == 1:
             continue
@@ -193,10 +198,40 @@ def timed(run, batches, outs, capture: bool) -> dict[str, float | None]:
     return {"eager_ms": statistics.median(eager), "graph_ms": middle, "graph_min_ms": min(replayed)}
 
 
+def captured(run, batches, out) -> list[torch.cuda.CUDAGraph]:
+    """One graph a batch, after a call that warms up."""
+    run(batches[0], out)
+    torch.cuda.synchronize()
+    graphs = []
+    for batch in batches:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(batch, out)
+        graphs.append(graph)
+    return graphs
+
+
+def interleaved(calls: dict[str, list], rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of every label's calls (taken in turn), the labels forward and back: A B B A."""
+    found: dict[str, list[float]] = {label: [] for label in calls}
+    for label in calls:
+        calls[label][0]()
+    torch.cuda.synchronize()
+    for index in range(rounds):
+        for label in list(calls) if index % 2 == 0 else reversed(calls):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            calls[label][index // 2 % len(calls[label])]()
+            end.record()
+            end.synchronize()
+            found[label].append(start.elapsed_time(end))
+    return {k: {"median_ms": statistics.median(v), "min_ms": min(v), "max_ms": max(v)} for k, v in found.items()}
+
+
 def phases(runner: fused.FusedRun, batch, out, layers: range) -> dict:
     """Within the kernels, per stage count: microseconds between marks (median and maximum over thread blocks)."""
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
-    names = ("start", "previous done", "table", "vectors", "product", "hand-over")
+    names = ("start", "previous done", "slots", "vectors", "table", "product", "hand-over")
     found: dict[str, list] = {}
     for index in layers:
         timeline = torch.zeros(2, blocks, 8, 2, dtype=torch.int64, device="cuda")
@@ -229,8 +264,11 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=23)
     parser.add_argument("--replays", type=int, default=1000)
     parser.add_argument("--no-bf16", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="bits of the default configurations only")
+    parser.add_argument("--quick", action="store_true", help="bits of few shapes and the default configurations only")
+    parser.add_argument("--final", action="store_true", help="the default configurations, about a minute")
     options = parser.parse_args()
+    if options.final:
+        options.replays = min(options.replays, 200)
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     failed: list[str] = []
@@ -252,7 +290,8 @@ def main() -> int:
     step("bits")
 
     def look_at_bits() -> None:
-        found = check_bits(options.quick)
+        chosen = (FINAL_SHAPES, (2, 3)) if options.final or options.quick else (SHAPES, (1, 2, 3, 4))
+        found = check_bits(options.quick or options.final, *chosen)
         results["bits"] = found
         print(f"  {found['checked']} checked, {len(found['wrong'])} wrong")
         print(f"  fused-fast: error over v3b's, least and most: {found['fast_error_over_v3b']}")
@@ -348,22 +387,57 @@ def main() -> int:
     def built(name: str):
         return registry.variants[variants.GROUP, name].build(workload)
 
-    step("v3b")
-    attempt("v3b", lambda: measure("v3b", built("v3b"), capture=False))
-    for label, fast, config in configs():
-        step(label)
-        attempt(label, lambda f=fast, c=config, label=label: measure(label, mixed_runner(f, c), 1, f))
-    for rows in (2, 4, 8):
-        for fast in (False, True):
-            label = f"{'fast' if fast else 'fused'} x{rows}"
+    def all_configurations() -> None:
+        step("v3b")
+        attempt("v3b", lambda: measure("v3b", built("v3b"), capture=False))
+        for label, fast, config in configs():
             step(label)
-            attempt(label, lambda f=fast, r=rows, label=label: measure(label, mixed_runner(f, {}), r, f))
+            attempt(label, lambda f=fast, c=config, label=label: measure(label, mixed_runner(f, c), 1, f))
+        for rows in (2, 4, 8):
+            for fast in (False, True):
+                label = f"{'fast' if fast else 'fused'} x{rows}"
+                step(label)
+                attempt(label, lambda f=fast, r=rows, label=label: measure(label, mixed_runner(f, {}), r, f))
+
+    def final_times() -> None:
+        runs = {"fused": mixed_runner(False, {}), "fast": mixed_runner(True, {})}
+        if not options.no_bf16:
+            runs["bf16"] = built("bf16")
+            step("bf16 weights made")
+        host = built("v3b")
+        for rows in ROWS:
+            inputs = [group.batch(workload, rows, 100 + index) for index in range(4)]
+            graphs = {}
+            for name, run in runs.items():
+                target = group.out(workload, inputs[0])
+                graphs[name] = captured(run, inputs, target)
+                for graph, batch in zip(graphs[name], inputs, strict=True):
+                    target.view(torch.uint8).fill_(0xA5)
+                    graph.replay()
+                    if name == "fused":
+                        want = group.out(workload, batch)
+                        host(batch, want)
+                        if not same(target, want):
+                            failed.append(f"fused x{rows}: bits")
+            out_v3b = group.out(workload, inputs[0])
+            calls = {name: [graph.replay for graph in of] for name, of in graphs.items()}
+            calls["v3b"] = [lambda b=batch, o=out_v3b: host(b, o) for batch in inputs]
+            found = interleaved(calls, ROUNDS)
+            results.setdefault("final", {})[str(rows)] = found
+            step(f"{rows} rows: " + ", ".join(f"{k} {v['median_ms']:.3f}" for k, v in found.items()))
+
+    if options.final:
+        step("times, interleaved")
+        attempt("times", final_times)
+    else:
+        all_configurations()
     step("per-phase times")
     two = [i for i, one in enumerate(layers) if len(one.up.codes) == 2][:6]
     three = [i for i, one in enumerate(layers) if len(one.up.codes) == 3][:6]
     for label, fast, config in (
-        ("fused", False, {"dependent": False}),
-        ("fast", True, {"dependent": False}),
+        ("fused", False, {}),
+        ("two no-pdl", False, {"one_launch": False}),
+        ("fast", True, {}),
     ):
         for stages, chosen in ((2, two), (3, three)):
 
@@ -373,7 +447,7 @@ def main() -> int:
                 results["phases"][f"{label} {stages} stages"] = phases(runner, batches[1], out, chosen)
 
             attempt(f"phases of {label}", look)
-    if not options.no_bf16:
+    if not options.no_bf16 and not options.final:
         for name in ("bf16", "bf16-loop"):
             step(name)
             attempt(name, lambda name=name: measure(name, built(name), 1, True))
@@ -382,11 +456,15 @@ def main() -> int:
         print(f"\n{label}: layer {found['layer_us']:.1f} us; us after the first start, median / last block")
         for phase in ("up", "down"):
             print(f"  {phase:5}" + "  ".join(f"{n} {a:.1f}/{b:.1f}" for n, (a, b) in found[phase].items()))
-    print(f"\n{'':18} {'graph ms':>9} {'min':>8} {'eager ms':>9}  differs")
+    if results["times"]:
+        print(f"\n{'':18} {'graph ms':>9} {'min':>8} {'eager ms':>9}  differs")
     for label, found in results["times"].items():
         graph = found.get("graph_ms")
         cells = f"{graph:9.3f} {found['graph_min_ms']:8.3f}" if graph is not None else f"{'-':>9} {'-':>8}"
         print(f"{label:18} {cells} {found['eager_ms']:9.3f}  {found['differs']:.2%}")
+    for rows, of in results.get("final", {}).items():
+        cells = "  ".join(f"{k} {v['median_ms']:.3f} ({v['min_ms']:.3f}-{v['max_ms']:.3f})" for k, v in of.items())
+        print(f"rows {rows}: {cells}  ms; v3b eager, the others graphs")
     bits = results.get("bits", {"checked": 0, "wrong": []})
     print(f"bits: {bits['checked']} checked, {len(bits['wrong'])} wrong; {failed or 'all passed'}")
     return 1 if failed else 0

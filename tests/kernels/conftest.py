@@ -143,10 +143,10 @@ class EmulatedFused:
     def moe(self, layer, x, ids, weights, mask_invalid=False, order=ASCENDING, workspace=None, **config):
         """(out, kernels launched). ``layer``: a packed one, whose ``overflow`` and ``errors`` grow as on a GPU.
 
-        ``config``: fast, lanes, wide, blocks, shared_bytes.
+        ``config``: fast, lanes, wide, blocks, shared_bytes, one_launch (with one block: blocks run one after the other).
         """
         c = {"fast": 0, "lanes": 2, "wide": 0, "blocks": 3}
-        c |= {"shared_bytes": 227 * 1024, **config}
+        c |= {"shared_bytes": 227 * 1024, "one_launch": 1, **config}
         up, down = self._matrix(layer.up), self._matrix(layer.down)
         out = torch.full((x.shape[0], layer.down.rows), float("nan"), dtype=torch.float16)
         workspace = self.workspace(layer, ids.numel()) if workspace is None else workspace
@@ -156,7 +156,7 @@ class EmulatedFused:
         numbers += [table.image.numel(), table.small_word, table.wide_word, table.entries]
         numbers += [*x.stride(), *ids.stride(), *weights.stride()]
         numbers += [int(c[k]) for k in ("fast", "lanes", "wide", "blocks")]
-        numbers += [c["shared_bytes"], order]
+        numbers += [c["shared_bytes"], order, int(c["one_launch"])]
         failed = self.library.emulated_fused(
             ctypes.byref(up),
             ctypes.byref(down),

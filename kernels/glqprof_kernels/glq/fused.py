@@ -224,7 +224,7 @@ def pack_layer(layer: LayerWeights, tables: Tables | None = None) -> FusedLayer:
     return FusedLayer(up, down, table, layer.activation, float(layer.limit), layer.overflow, errors)
 
 
-CONFIG = {"lanes": 2, "wide": False, "dependent": True, "blocks": 0}
+CONFIG = {"lanes": 2, "wide": False, "one_launch": True, "dependent": False, "blocks": 0}
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
 
 ACTIVATION_CODES = {"relu2": 0, "swiglu": 1}

@@ -40,6 +40,7 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   unsigned int x, y, z, w;
 };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
 
 #define __device__
@@ -83,6 +84,7 @@ struct Machine {
   std::vector<Wait> waits;
   uint32_t exchange[32][32][8];  // of a warp's lanes
   std::function<void()> body;
+  std::string failure;  // of a thread: an exception does not leave a fiber
 };
 
 inline Machine& machine() {
@@ -180,6 +182,7 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
     throw std::runtime_error(std::string("invalid launch configuration of ") + name);
   }
   m.launches.emplace_back(name);
+  m.failure.clear();
   m.grid = grid;
   m.block = block;
   m.body = std::move(body);
@@ -193,6 +196,7 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
       }
     }
   }
+  if (!m.failure.empty()) throw std::runtime_error(m.failure);
 }
 
 // What threadIdx, blockIdx, blockDim and gridDim read.
@@ -259,6 +263,18 @@ inline T __shfl_down_sync(unsigned int, T value, unsigned int delta) {
   const unsigned int lane = emulation::machine().thread_index % 32;
   return emulation::from_lane(value, lane + delta < 32 ? lane + delta : lane);
 }
+template <typename T>
+inline T __shfl_xor_sync(unsigned int, T value, int mask) {
+  return emulation::from_lane(value, (emulation::machine().thread_index % 32) ^ static_cast<unsigned int>(mask));
+}
+inline unsigned int __ballot_sync(unsigned int, bool value) {
+  return emulation::exchanged({value ? 1u : 0u}, [](auto& lanes) {
+    unsigned int set = 0;
+    for (unsigned int lane = 0; lane < 32; ++lane) set |= lanes[lane][0] << lane;
+    return set;
+  });
+}
+inline int __popc(unsigned int value) { return __builtin_popcount(value); }
 inline unsigned int __reduce_max_sync(unsigned int, unsigned int value) {
   return emulation::exchanged({value}, [](auto& lanes) {
     unsigned int largest = 0;
@@ -339,13 +355,21 @@ inline float2 halves_to_floats(uint32_t word) {
 
 // fused_platform.cuh
 
-inline void copy16_async(void* shared, const void* global) { std::memcpy(shared, global, 16); }
-inline void wait_for_copies() {}
+template <int THREADS>
+inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*) {
+  if (threadIdx.x == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
+}
+inline void wait_for_copy(unsigned long long*) {}
+inline void wait_until_at_least(const int* counter, int value) {
+  if (*counter < value) emulation::machine().failure = "a thread block waits for one that has not run";
+}
 inline uint4 load_stream(const uint4* from) { return *from; }
 template <typename T>
 inline T load_coherent(const T* from) {
   return *from;
 }
+inline int add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
+inline void prefetch_l2(const void*) {}
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 inline void read_clocks(unsigned long long* to) { to[0] = to[1] = 0; }

@@ -279,6 +279,7 @@ class FusedLayer {
     limits_.shared_bytes = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
     limits_.capability =
         10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+    limits_.cooperative = attribute(cudaDevAttrCooperativeLaunch) != 0;
   }
 
   // Bytes of a workspace for `tokens` tokens of `top_k` slots; more tokens than a launch takes share it.
@@ -379,6 +380,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("fast", &glq::FusedConfig::fast)
       .def_readwrite("lanes", &glq::FusedConfig::lanes)
       .def_readwrite("wide", &glq::FusedConfig::wide)
+      .def_readwrite("one_launch", &glq::FusedConfig::one_launch)
       .def_readwrite("dependent", &glq::FusedConfig::dependent)
       .def_readwrite("blocks", &glq::FusedConfig::blocks);
   pybind11::class_<FusedMatrixTensors>(m, "FusedMatrix")

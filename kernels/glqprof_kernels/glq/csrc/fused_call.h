@@ -39,7 +39,7 @@ struct FusedMatrix {
 };
 
 // Where a thread block looks at the clock, when asked to.
-enum Mark : int { kStarted = 0, kPreviousDone, kTableLoaded, kVectorsLoaded, kProductDone, kHandedOver, kMarks = 8 };
+enum Mark : int { kStarted = 0, kPreviousDone, kSlotsFound, kVectorsMade, kTableLoaded, kProductDone, kHandedOver, kMarks = 8 };
 
 struct FusedCall {
   FusedMatrix matrix[2];  // up, down
@@ -67,18 +67,18 @@ struct FusedCall {
   uint16_t* out;  // [tokens, down.rows]
 
   // Workspace of one run object; the counters are zero between calls.
-  float* partial;       // [slots, splits, padded rows] of the larger matrix
-  void* down_x;         // [slots, down.cols], fp16 (exact) or fp32 (fast)
-  void* expert_out;     // [slots, down.rows], likewise
+  float* partial[2];    // [slots, splits, padded rows] of each phase's matrix
+  void* expert_out;     // [slots, down.rows], fp16 (exact) or fp32 (fast)
   int* done;            // [2, kFusedSlots]: units of a slot that were computed
   int* token_done;      // [kFusedSlots]
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
-  int phase;            // 0: up, 1: down
+  int first_phase;      // of this launch; 0: up, 1: down
+  int last_phase;
   int first_vector;     // float index in shared memory of the input vectors
-  int vector_stride;    // floats from one input vector to the next
-  int vectors;          // how many fit
+  int vector_stride[2]; // floats from one input vector to the next, in each phase
+  int vectors[2];       // how many fit
   int scratch;          // float index of the transform's scratch
   bool table_in_shared;
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
@@ -106,13 +106,12 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   };
   call.done = reinterpret_cast<int*>(part(2 * kFusedSlots * sizeof(int)));
   call.token_done = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
-  size_t sums = 0;
-  for (const FusedMatrix& m : call.matrix) {
+  // A thread block may compute down sums of one slot while another still reads up sums of the next: each has its own.
+  for (int phase = 0; phase < 2; ++phase) {
+    const FusedMatrix& m = call.matrix[phase];
     const size_t of_slot = static_cast<size_t>(m.splits) * m.groups * kGroupRows;
-    sums = of_slot > sums ? of_slot : sums;
+    call.partial[phase] = reinterpret_cast<float*>(part(slots * of_slot * sizeof(float)));
   }
-  call.partial = reinterpret_cast<float*>(part(slots * sums * sizeof(float)));
-  call.down_x = part(slots * static_cast<size_t>(call.matrix[1].cols) * sizeof(float));
   call.expert_out = part(slots * static_cast<size_t>(call.matrix[1].rows) * sizeof(float));
   return used;
 }
@@ -124,7 +123,8 @@ struct FusedConfig {
   bool fast = false;
   int lanes = 2;      // lanes that share a row (exact)
   bool wide = false;  // the small stage's entries as fp16
-  bool dependent = true;
+  bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
+  bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
 };
 

@@ -26,16 +26,35 @@ int scratch_floats(const FusedCall& call) {
 
 // Places vectors and scratch behind the table, when that is in shared memory; false when they do not fit.
 bool plan_shared(FusedCall& call, size_t shared_bytes, bool table_in_shared) {
-  const int columns = round_up(call.matrix[call.phase].blocks, 32) * 8;
   const int scratch = scratch_floats(call);
   const int64_t floats = (static_cast<int64_t>(shared_bytes) - static_cast<int64_t>(sizeof(FusedShared))) / 4;
   call.first_vector = table_in_shared ? call.table_words : 0;
-  call.vector_stride = columns;
-  const int64_t room = (floats - call.first_vector - scratch - 4) / columns;
-  call.vectors = static_cast<int>(std::min<int64_t>({room, kFusedVectors, call.tokens * call.top_k}));
-  call.scratch = call.first_vector + call.vectors * columns;
+  call.scratch = call.first_vector;
   call.table_in_shared = table_in_shared;
-  return call.vectors >= 1;
+  for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
+    const int columns = round_up(call.matrix[phase].blocks, 32) * 8;
+    const int64_t room = (floats - call.first_vector - scratch - 4) / columns;
+    call.vector_stride[phase] = columns;
+    call.vectors[phase] = static_cast<int>(std::min<int64_t>({room, kFusedVectors, call.tokens * call.top_k}));
+    if (call.vectors[phase] < 1) return false;
+    call.scratch = std::max(call.scratch, call.first_vector + call.vectors[phase] * columns);
+  }
+  return true;
+}
+
+void launch_phases(FusedCall call, int first_phase, int last_phase, const FusedConfig& config, const DeviceLimits& limits,
+                   const LaunchPlan& common, cudaStream_t stream) {
+  call.first_phase = first_phase;
+  call.last_phase = last_phase;
+  if (!plan_shared(call, limits.shared_bytes, true) && !plan_shared(call, limits.shared_bytes, false)) {
+    throw std::runtime_error("a thread block's shared memory does not hold one vector of this layer");
+  }
+  const FusedMatrix& m = call.matrix[first_phase];
+  const Starter start = select(config, m.stages, m.small, call.table_in_shared);
+  if (start == nullptr) throw std::runtime_error("this fused configuration is not compiled");
+  LaunchPlan plan = common;
+  plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch_floats(call));
+  start(call, plan, stream);
 }
 
 }  // namespace
@@ -48,22 +67,26 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
   if (config.fast) {  // its sums have no prescribed splits; one of 64 blocks needs no more workspace than the matrix's own
     for (FusedMatrix& m : call.matrix) set_sizes(m, m.rows, m.cols, kFastSplitBlocks);
   }
+  for (const FusedMatrix& m : call.matrix) {  // costs of units are ints
+    if (static_cast<int64_t>(call.tokens) * call.top_k * (m.rows / 16 + 1) * m.blocks >= int64_t{1} << 31) {
+      throw std::runtime_error("too large a matrix for so many slots");
+    }
+  }
   if (!config.wide) call.table_words = call.wide_word;
   const Exponents exponents = nibble_exponents();
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);
   LaunchPlan plan;
   plan.blocks = config.blocks > 0 ? config.blocks : limits.multiprocessors;
+  const FusedMatrix* m = call.matrix;
+  plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors &&
+                     m[0].stages == m[1].stages && m[0].small == m[1].small;
   plan.dependent = config.dependent && limits.capability >= 90;
   call.dependent = plan.dependent;
-  for (int phase = 0; phase < 2; ++phase) {
-    call.phase = phase;
-    if (!plan_shared(call, limits.shared_bytes, true) && !plan_shared(call, limits.shared_bytes, false)) {
-      throw std::runtime_error("a thread block's shared memory does not hold one vector of this layer");
-    }
-    const Starter start = select(config, call.matrix[phase].stages, call.matrix[phase].small, call.table_in_shared);
-    if (start == nullptr) throw std::runtime_error("this fused configuration is not compiled");
-    plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch_floats(call));
-    start(call, plan, stream);
+  if (plan.cooperative) {
+    launch_phases(call, 0, 1, config, limits, plan, stream);
+  } else {
+    launch_phases(call, 0, 0, config, limits, plan, stream);
+    launch_phases(call, 1, 1, config, limits, plan, stream);
   }
 }
 

@@ -8,12 +8,54 @@
 
 namespace glq {
 
-__device__ __forceinline__ void copy16_async(void* shared, const void* global) {
+// Copies `bytes` (a multiple of 16) into shared memory while the block goes on. `ready`: a barrier in shared memory of this
+// copy alone. All threads call both; after wait_for_copy the block needs a barrier before anyone reads.
+template <int THREADS>
+__device__ __forceinline__ void start_copy(void* shared, const void* global, int bytes, unsigned long long* ready) {
   const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+#if __CUDA_ARCH__ >= 900
+  // One warp hands 32 pieces to the copy engine; every block begins elsewhere, so that they do not ask one slice of L2 for
+  // the same lines at once.
+  if (threadIdx.x >= 32) return;
+  const unsigned int barrier = static_cast<unsigned int>(__cvta_generic_to_shared(ready));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  }
+  __syncwarp();
+  const int piece = (bytes / 16 + 31) / 32 * 16;
+  const int first = static_cast<int>((threadIdx.x + blockIdx.x) % 32) * piece;
+  const int size = min(piece, bytes - first);
+  if (size > 0) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + first),
+                 "l"(static_cast<const char*>(global) + first), "r"(size), "r"(barrier)
+                 : "memory");
+  }
+#else
+  for (int at = 16 * static_cast<int>(threadIdx.x); at < bytes; at += 16 * THREADS) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(static_cast<const char*>(global) + at)
+                 : "memory");
+  }
+#endif
 }
 
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// May be called again after it returned.
+__device__ __forceinline__ void wait_for_copy(unsigned long long* ready) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned int barrier = static_cast<unsigned int>(__cvta_generic_to_shared(ready));
+  unsigned int done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier)
+        : "memory");
+  }
+#else
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
 
 // Read once: not kept in L1.
 __device__ __forceinline__ uint4 load_stream(const uint4* from) {
@@ -31,6 +73,23 @@ __device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
   return __ldcg(reinterpret_cast<const unsigned short*>(from));
 }
 __device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
+
+// Everything that this block stored before its last barrier is visible to whoever sees the sum, and the other way round.
+__device__ __forceinline__ int add_acquire_release(int* counter, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+  return before;
+}
+
+// Waits until the counter has reached `value`; what was stored before its additions is visible then.
+__device__ __forceinline__ void wait_until_at_least(const int* counter, int value) {
+  int now = 0;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  } while (now < value);
+}
+
+__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // The results of the kernel before this one in the stream are visible after this.
 __device__ __forceinline__ void wait_for_previous_kernel() {

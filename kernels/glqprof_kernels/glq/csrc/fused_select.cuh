@@ -10,6 +10,7 @@ struct LaunchPlan {
   int blocks;
   size_t shared_bytes;
   bool dependent;
+  bool cooperative;
 };
 
 using Starter = void (*)(const FusedCall& call, const LaunchPlan& plan, cudaStream_t stream);
@@ -25,8 +26,12 @@ void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t str
   config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attributes[1];
+  cudaLaunchAttribute attributes[2];
   unsigned int count = 0;
+  if (plan.cooperative) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
   if (plan.dependent) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;

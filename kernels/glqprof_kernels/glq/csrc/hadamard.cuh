@@ -58,22 +58,10 @@ __device__ __forceinline__ void butterflies(float (&v)[kRadix], int first, int s
   }
 }
 
-// Transforms, without the scale, the n values that load(i) gives into data[padded(i)]. Ends with a barrier.
-template <typename Load>
-__device__ __forceinline__ void hadamard(float* data, int n, Load load) {
-  for (int group = threadIdx.x; group * kRadix < n; group += blockDim.x) {
-    const int first = group * kRadix;
-    float v[kRadix];
-    load(first, v);
-    butterflies(v, first, 1, n);
-#pragma unroll
-    for (int k = 0; k < kRadix; ++k) {
-      if (first + k < n) data[padded(first + k)] = v[k];
-    }
-  }
-  __syncthreads();
-  // Strides beyond half the largest block pair nothing.
-  for (int s = kRadix; paired_below(n, s) > 0; s *= kRadix) {
+// Strides s and up on data[padded(i)]; s: a multiple of the radix. Strides beyond half the largest block pair nothing. Ends with a
+// barrier, or does nothing.
+__device__ __forceinline__ void strided_passes(float* data, int n, int s) {
+  for (; paired_below(n, s) > 0; s *= kRadix) {
     const int log2_s = 31 - __clz(s);
     const int groups = ((n + kRadix * s - 1) >> (log2_s + 3)) << log2_s;
     for (int group = threadIdx.x; group < groups; group += blockDim.x) {
@@ -90,6 +78,23 @@ __device__ __forceinline__ void hadamard(float* data, int n, Load load) {
     }
     __syncthreads();
   }
+}
+
+// Transforms, without the scale, the n values that load(i) gives into data[padded(i)]. Ends with a barrier.
+template <typename Load>
+__device__ __forceinline__ void hadamard(float* data, int n, Load load) {
+  for (int group = threadIdx.x; group * kRadix < n; group += blockDim.x) {
+    const int first = group * kRadix;
+    float v[kRadix];
+    load(first, v);
+    butterflies(v, first, 1, n);
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) {
+      if (first + k < n) data[padded(first + k)] = v[k];
+    }
+  }
+  __syncthreads();
+  strided_passes(data, n, kRadix);
 }
 
 }  // namespace glq
