@@ -227,15 +227,22 @@ struct FusedMatrixTensors {
     for (size_t s = 0; s < codes.size(); ++s) {
       check_tensor(codes[s], "packed codes", torch::kInt32, {su.size(0), m.groups, m.chunks, glq::kGroupRows, 4}, device);
       check_tensor(scales[s], "wscale or r", torch::kFloat32, {su.size(0)}, device);
-      require(reinterpret_cast<uintptr_t>(codes[s].data_ptr()) % 16 == 0, "packed codes must be 16-byte aligned");
+      check_aligned(codes[s], "packed codes");
       m.codes[s] = reinterpret_cast<const uint32_t*>(codes[s].data_ptr());
       m.scale[s] = scales[s].data_ptr<float>();
     }
     check_tensor(sv, "sv", torch::kFloat16, {sv.size(0)}, device);
     check_tensor(su, "su", torch::kFloat16, {su.size(0), su.size(1)}, device);
+    check_aligned(sv, "sv");
+    check_aligned(su, "su");
     m.sv = reinterpret_cast<const uint16_t*>(sv.data_ptr());
     m.su = reinterpret_cast<const uint16_t*>(su.data_ptr());
     return m;
+  }
+
+ private:
+  static void check_aligned(const Tensor& tensor, const char* name) {
+    require(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 16 == 0, name, " must be 16-byte aligned");
   }
 };
 

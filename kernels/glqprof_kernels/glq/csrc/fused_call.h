@@ -10,6 +10,12 @@
 #include <cuda_runtime_api.h>
 #endif
 
+#if defined(__CUDACC__)
+#define GLQ_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define GLQ_HOST_DEVICE inline
+#endif
+
 namespace glq {
 
 constexpr int kFusedStages = 4;
@@ -20,6 +26,24 @@ constexpr int kGroupRows = 32;       // rows of a tile of indices
 constexpr int kChunkBlocks = 8;      // blocks of a tile of indices: 16 bytes a row
 constexpr int kSmallEntries = 256;
 constexpr int kFastSplitBlocks = 64;
+
+// n / divisor for 0 <= n < 2^31 by a multiplication: (n * factor) >> (31 + bits), factor = ceil(2^(31 + bits) / divisor) with
+// 2^bits >= divisor, which is exact (Granlund and Montgomery 1994, theorem 4.2).
+struct Divide {
+  uint32_t factor;
+  int shift;
+
+  GLQ_HOST_DEVICE int operator()(int n) const {
+    return static_cast<int>((static_cast<uint64_t>(static_cast<uint32_t>(n)) * factor) >> shift);
+  }
+};
+
+inline Divide divide_by(int divisor) {
+  int bits = 0;
+  while ((int64_t{1} << bits) < divisor) ++bits;
+  const uint64_t power = uint64_t{1} << (31 + bits);
+  return {static_cast<uint32_t>((power + divisor - 1) / divisor), 31 + bits};
+}
 
 // One matrix of all experts, re-laid out (fused.py describes the layout).
 struct FusedMatrix {
@@ -36,6 +60,10 @@ struct FusedMatrix {
   int groups;        // ceil(rows / 32)
   int split_blocks;  // blocks of one sum t_q
   int splits;        // ceil(blocks / split_blocks)
+  // Units of work, set at launch: rows x one split.
+  int row_groups;    // of a slot
+  int units;         // of a slot
+  Divide by_blocks, by_splits, by_row_groups, by_units;
 };
 
 // Where a thread block looks at the clock, when asked to.
@@ -64,6 +92,7 @@ struct FusedCall {
   const float* weights;
   int64_t weight_strides[2];
   int tokens, top_k;
+  Divide by_top_k, by_thread_blocks;  // set at launch
   uint16_t* out;  // [tokens, down.rows]
 
   // Workspace of one run object; the counters are zero between calls.
@@ -92,6 +121,15 @@ inline void set_sizes(FusedMatrix& m, int rows, int cols, int split_blocks) {
   m.groups = (rows + kGroupRows - 1) / kGroupRows;
   m.split_blocks = split_blocks;
   m.splits = (m.blocks + split_blocks - 1) / split_blocks;
+}
+
+inline void set_units(FusedMatrix& m, int unit_rows) {
+  m.row_groups = (m.rows + unit_rows - 1) / unit_rows;
+  m.units = m.row_groups * m.splits;
+  m.by_blocks = divide_by(m.blocks);
+  m.by_splits = divide_by(m.splits);
+  m.by_row_groups = divide_by(m.row_groups);
+  m.by_units = divide_by(m.units);
 }
 
 // Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. The

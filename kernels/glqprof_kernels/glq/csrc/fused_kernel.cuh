@@ -35,6 +35,20 @@ struct FusedShared {
   int combine;
 };
 
+// Small weights, asked of L2 by some block each.
+template <class C>
+__device__ __forceinline__ void prefetch_weights(const FusedCall& call) {
+  const int thread = static_cast<int>(blockIdx.x * C::kThreads + threadIdx.x);
+  const int threads = static_cast<int>(gridDim.x * C::kThreads);
+#pragma unroll 1
+  for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
+    const FusedMatrix& m = call.matrix[phase];
+#pragma unroll
+    for (int s = 0; s < C::kStages; ++s) prefetch(m.scale[s], 4 * call.experts, thread, threads);
+    prefetch(m.sv, 2 * m.cols, thread, threads);
+  }
+}
+
 // Ends with a barrier. One thread a slot.
 template <class C>
 __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& shared) {
@@ -42,19 +56,21 @@ __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& s
   const int slots = call.tokens * call.top_k;
   const int i = static_cast<int>(threadIdx.x);
   const int warp = i / 32;
-  const int token = i / call.top_k;
+  const int token = call.by_top_k(i);
   const int k = i - token * call.top_k;
   bool active = false;
-  int expert = 0;
+  int64_t id = 0;
   float weight = 0.0f;
   if (i < slots) {
     const int64_t at = token * call.id_strides[0] + k * call.id_strides[1];
-    const int64_t id = call.wide_ids ? static_cast<const int64_t*>(call.ids)[at]
+    id = call.wide_ids ? static_cast<const int64_t*>(call.ids)[at]
                                      : static_cast<int64_t>(static_cast<const int32_t*>(call.ids)[at]);
     weight = call.weights[token * call.weight_strides[0] + k * call.weight_strides[1]];
+  }
+  prefetch_weights<C>(call);  // while these loads are on their way
+  if (i < slots) {
     const bool is_expert = id >= 0 && id < call.experts;
     active = is_expert && weight != 0.0f;
-    expert = static_cast<int>(id);
     if (!is_expert && !call.mask_invalid && blockIdx.x == 0 && call.first_phase == 0) atomicAdd(call.errors, 1ull);
   }
   const unsigned int of_warp = __ballot_sync(0xFFFFFFFFu, active);
@@ -67,11 +83,11 @@ __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& s
     if (i == slots - 1) shared.first_slot[call.tokens] = slot + active;
     if (active) {
       shared.token[slot] = token;
-      shared.expert[slot] = expert;
+      shared.expert[slot] = static_cast<int>(id);
       shared.weight[slot] = weight;
       for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
 #pragma unroll
-        for (int s = 0; s < C::kStages; ++s) shared.scales[phase][slot][s] = call.matrix[phase].scale[s][expert];
+        for (int s = 0; s < C::kStages; ++s) shared.scales[phase][slot][s] = call.matrix[phase].scale[s][id];
       }
     }
   }
@@ -80,45 +96,41 @@ __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& s
 
 // The units of one phase; numbered by slot, then group of rows, then split.
 struct UnitGrid {
-  int unit_rows;
-  int row_groups;  // of a slot
-  int splits;
-  int split_blocks;
-  int blocks;  // of a row
+  const FusedMatrix& m;
 
-  __device__ __forceinline__ int per_slot() const { return row_groups * splits; }
+  __device__ __forceinline__ int per_slot() const { return m.units; }
   // The first unit that starts at or after `cost` blocks.
   __device__ __forceinline__ int at(int cost) const {
-    const int row = cost / blocks;
-    return row * splits + (cost - row * blocks + split_blocks - 1) / split_blocks;
+    const int row = m.by_blocks(cost);
+    return row * m.splits + (cost - row * m.blocks + m.split_blocks - 1) / m.split_blocks;
   }
 };
 
 // Full units come first in the list: the short ones, of a last split, even out the end.
 template <class C>
-__device__ __forceinline__ void list_units(const FusedMatrix& m, const UnitGrid& grid, FusedShared& shared, int begin,
+__device__ __forceinline__ void list_units(const FusedMatrix& m, FusedShared& shared, int begin,
                                            int end, int first_vector, int vector_stride, int vector_base, bool by_token) {
-  const int before = begin / grid.splits;
-  const int full = end - begin - (end / grid.splits - before);
+  const int before = m.by_splits(begin);
+  const int full = end - begin - (m.by_splits(end) - before);
   const int padded_rows = m.groups * kGroupRows;
   for (int unit = begin + static_cast<int>(threadIdx.x); unit < end; unit += C::kThreads) {
-    const int row_group = unit / grid.splits;
-    const int split = unit - row_group * grid.splits;
+    const int row_group = m.by_splits(unit);
+    const int split = unit - row_group * m.splits;
     const int last_splits = row_group - before;  // units of a last split before this one
-    const int slot = row_group / grid.row_groups;
-    const int row = (row_group - slot * grid.row_groups) * grid.unit_rows;
+    const int slot = m.by_row_groups(row_group);
+    const int row = (row_group - slot * m.row_groups) * C::kUnitRows;
     const int vector = (by_token ? shared.token[slot] : slot) - vector_base;
-    const int first_block = split * grid.split_blocks;
+    const int first_block = split * m.split_blocks;
     Unit u;
     const int64_t tile_row = static_cast<int64_t>(shared.expert[slot]) * m.groups + row / kGroupRows;
     u.code = static_cast<uint64_t>((tile_row * m.chunks + first_block / kChunkBlocks) * kGroupRows + row % kGroupRows);
     u.x = first_vector + vector * vector_stride + first_block * 8;
-    u.out = (slot * grid.splits + split) * padded_rows + row;
-    u.blocks = min(grid.split_blocks, grid.blocks - first_block);
+    u.out = (slot * m.splits + split) * padded_rows + row;
+    u.blocks = min(m.split_blocks, m.blocks - first_block);
     u.slot = slot;
     u.vector = vector;
     u.unused = 0;
-    shared.units[split + 1 == grid.splits ? full + last_splits : unit - begin - last_splits] = u;
+    shared.units[split + 1 == m.splits ? full + last_splits : unit - begin - last_splits] = u;
   }
 }
 
@@ -196,8 +208,17 @@ __device__ __forceinline__ void load_token(const FusedCall& call, FusedShared& s
   const FusedMatrix& m = call.matrix[0];
   const uint16_t* x = call.x + token * call.token_stride;
   const bool wide = is_wide(x, call.element_stride, m.sv);
-  fused_hadamard<C::kThreads>(scratch, m.cols, [&](int first, float(&v)[kRadix]) {
-    load_signed(x, call.element_stride, m.sv, m.cols, wide, first, v);
+  fused_hadamard<C::kThreads>(scratch, m.cols, [&](int first, bool, float(&v)[kRadix]) {
+    float sign[kRadix];
+    load_halves(m.sv + first, sign);
+    if (wide) {
+      load_halves(x + first, v);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kRadix; ++k) v[k] = half_to_float(x[(first + k) * call.element_stride]);
+    }
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) v[k] = mul(v[k], sign[k]);
   });
   store_vector<C>(shared, vector, index, m.blocks, [&](int i) {
     const float value = mul(scratch[padded(i)], block_scale(i, m.cols));
@@ -219,7 +240,9 @@ __device__ __forceinline__ void hadamard_of_sums(const FusedCall& call, int phas
   const FusedMatrix& m = call.matrix[phase];
   const int padded_rows = m.groups * kGroupRows;
   const float* partial = call.partial[phase] + static_cast<int64_t>(slot) * m.splits * padded_rows;
-  fused_hadamard<C::kThreads>(data, m.rows, [&](int first, float(&v)[kRadix]) {
+  fused_hadamard<C::kThreads>(data, m.rows, [&](int first, bool, float(&v)[kRadix]) {
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
 #pragma unroll 1
     for (int from = 0; from < m.splits; from += loads_at_once<C>) {
       float4 low[loads_at_once<C>];
@@ -260,7 +283,7 @@ __device__ __forceinline__ void make_down_x(const FusedCall& call, FusedShared& 
   const int n = down.cols;
   // A thread reads its own elements (and, gated, elements beyond n) and then writes its own.
   int infinite = 0;
-  fused_hadamard<C::kThreads>(data, n, [&](int first, float(&v)[kRadix]) {
+  fused_hadamard<C::kThreads>(data, n, [&](int first, bool inside, float(&v)[kRadix]) {
     float h[kRadix], u[kRadix], sign[kRadix];
     load_halves(down.sv + first, sign);
     output_values(data, su, first, up.rows, h);
@@ -275,7 +298,7 @@ __device__ __forceinline__ void make_down_x(const FusedCall& call, FusedShared& 
       float a = call.activation == kSwiglu ? swiglu(h[k], u[k], call.limit) : relu_squared(h[k]);
       if (!C::kFast) {
         a = half_to_float(round_to_half(a));
-        infinite += (__float_as_uint(a) & 0x7FFFFFFFu) == 0x7F800000u && is_finite(h[k]) && is_finite(u[k]);
+        infinite += inside && (__float_as_uint(a) & 0x7FFFFFFFu) == 0x7F800000u && is_finite(h[k]) && is_finite(u[k]);
       }
       v[k] = mul(a, sign[k]);
     }
@@ -379,30 +402,25 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
   const bool up = phase == 0;
   float* scratch = dynamic + call.scratch;
   const int active = shared.first_slot[call.tokens];
-  UnitGrid grid;
-  grid.unit_rows = C::kUnitRows;
-  grid.row_groups = (m.rows + C::kUnitRows - 1) / C::kUnitRows;
-  grid.splits = m.splits;
-  grid.split_blocks = m.split_blocks;
-  grid.blocks = m.blocks;
-  const int up_units = (call.matrix[0].rows + C::kUnitRows - 1) / C::kUnitRows * call.matrix[0].splits;
-
+  const UnitGrid grid{m};
+  const int up_units = call.matrix[0].units;
   if (!up) {  // a token without experts is written by nobody else
     for (int t = blockIdx.x; t < call.tokens; t += gridDim.x) {
       if (shared.first_slot[t] == shared.first_slot[t + 1]) combine<C>(call, shared, t);
     }
   }
   // Block b starts at cost * b / grid, without a product that needs 64 bits.
-  const int cost = active * grid.row_groups * grid.blocks;
-  const int thread_blocks = static_cast<int>(gridDim.x);
-  auto share = [&](int b) { return cost / thread_blocks * b + cost % thread_blocks * b / thread_blocks; };
+  const int cost = active * m.row_groups * m.blocks;
+  const int part = call.by_thread_blocks(cost);
+  const int rest = cost - part * static_cast<int>(gridDim.x);
+  auto share = [&](int b) { return part * b + call.by_thread_blocks(rest * b); };
   int begin = grid.at(share(static_cast<int>(blockIdx.x)));
   const int last = grid.at(share(static_cast<int>(blockIdx.x) + 1));
   while (begin < last) {
-    const int first_slot = begin / grid.per_slot();
+    const int first_slot = m.by_units(begin);
     const int vector_base = up ? shared.token[first_slot] : first_slot;
     int end = min(last, begin + kFusedUnits);
-    int end_slot = (end - 1) / grid.per_slot() + 1;
+    int end_slot = m.by_units(end - 1) + 1;
     auto vector_of = [&](int slot) { return (up ? shared.token[slot] : slot) - vector_base; };
     while (vector_of(end_slot - 1) >= call.vectors[phase]) --end_slot;
     end = min(end, end_slot * grid.per_slot());
@@ -410,7 +428,7 @@ __device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& sh
 
     if (threadIdx.x < kFusedVectors) shared.peak[threadIdx.x] = 0;
     if (threadIdx.x == 0) shared.taken = C::kThreads / 32;
-    list_units<C>(m, grid, shared, begin, end, call.first_vector, call.vector_stride[phase], vector_base, up);
+    list_units<C>(m, shared, begin, end, call.first_vector, call.vector_stride[phase], vector_base, up);
     for (int slot = first_slot; slot < end_slot; ++slot) {  // signs that are needed after the product
       for (int p = phase; p <= call.last_phase; ++p) {
         const FusedMatrix& of = call.matrix[p];
@@ -473,15 +491,6 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   __shared__ FusedShared shared;
   mark(call, call.first_phase, kStarted);
   if (C::kSharedTable) start_copy<C::kThreads>(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
-  // Weights depend on no kernel before this one.
-  const int thread = static_cast<int>(blockIdx.x * C::kThreads + threadIdx.x);
-  const int threads = static_cast<int>(gridDim.x * C::kThreads);
-  for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
-    const FusedMatrix& own = call.matrix[phase];
-#pragma unroll
-    for (int s = 0; s < C::kStages; ++s) prefetch(own.scale[s], 4 * call.experts, thread, threads);
-    prefetch(own.sv, 2 * own.cols, thread, threads);
-  }
   if (call.dependent) {
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.

@@ -77,6 +77,9 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);
   LaunchPlan plan;
   plan.blocks = config.blocks > 0 ? config.blocks : limits.multiprocessors;
+  for (FusedMatrix& m : call.matrix) set_units(m, config.fast ? 16 : 32 / config.lanes);
+  call.by_top_k = divide_by(call.top_k);
+  call.by_thread_blocks = divide_by(plan.blocks);
   const FusedMatrix* m = call.matrix;
   plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors &&
                      m[0].stages == m[1].stages && m[0].small == m[1].small;

@@ -37,18 +37,21 @@ __device__ __forceinline__ void butterflies_in_warp(float (&v)[kRadix], int firs
   }
 }
 
-// Transforms, without the scale, the n values of which load(first, v) gives eight into data[padded(i)]. A thread reads and
-// writes the same eight elements up to the first barrier. Ends with a barrier.
+// Transforms, without the scale, the n values of which load(first, inside, v) gives eight into data[padded(i)]. A thread reads
+// and writes the same eight elements up to the first barrier; lanes past the end (`inside` false) read along with the last
+// lane, since a warp that splits before its shuffles takes them one at a time. Ends with a barrier.
 template <int THREADS, typename Load>
 __device__ __forceinline__ void fused_hadamard(float* data, int n, Load load) {
   for (int base = static_cast<int>(threadIdx.x) / 32 * kWarpSpan; base < n; base += THREADS * kRadix) {
     const int first = base + static_cast<int>(threadIdx.x) % 32 * kRadix;
+    const bool inside = first < n;
     float v[kRadix];
+    load(inside ? first : n - kRadix, inside, v);
 #pragma unroll
-    for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
-    if (first < n) load(first, v);
+    for (int k = 0; k < kRadix; ++k) v[k] = inside ? v[k] : 0.0f;
+    __syncwarp();
     butterflies_in_warp(v, first, n);
-    if (first < n) {
+    if (inside) {
 #pragma unroll
       for (int k = 0; k < kRadix; ++k) data[padded(first + k)] = v[k];
     }
@@ -57,14 +60,9 @@ __device__ __forceinline__ void fused_hadamard(float* data, int n, Load load) {
   strided_passes(data, n, kWarpSpan);
 }
 
-// Eight consecutive fp16 values.
+// Eight consecutive fp16 values, 16-byte aligned.
 __device__ __forceinline__ void load_halves(const uint16_t* from, float (&v)[8]) {
-  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-    unpack8(*reinterpret_cast<const uint4*>(from), v);
-  } else {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) v[k] = half_to_float(from[k]);
-  }
+  unpack8(*reinterpret_cast<const uint4*>(from), v);
 }
 
 // Rounds eight values to fp16; 16 bytes, or two at a time where they are not aligned.
@@ -98,10 +96,9 @@ __device__ __forceinline__ void output_values(const float* data, const uint16_t*
 }
 
 // Asks L2 for bytes that will be read; `thread` of `threads` takes its part.
-__device__ __forceinline__ void prefetch(const void* from, int64_t bytes, int thread, int threads) {
-  for (int64_t at = 32 * static_cast<int64_t>(thread); at < bytes; at += 32 * static_cast<int64_t>(threads)) {
-    prefetch_l2(static_cast<const unsigned char*>(from) + at);
-  }
+__device__ __forceinline__ void prefetch(const void* from, int bytes, int thread, int threads) {
+#pragma unroll 1
+  for (int at = 32 * thread; at < bytes; at += 32 * threads) prefetch_l2(static_cast<const unsigned char*>(from) + at);
 }
 
 }  // namespace glq
