@@ -15,14 +15,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import sys
 import time
 import traceback
 from pathlib import Path
-
-os.environ["GLQPROF_FUSED_TUNING"] = "0"
 
 import torch
 

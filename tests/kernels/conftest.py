@@ -143,9 +143,9 @@ class EmulatedFused:
     def moe(self, layer, x, ids, weights, mask_invalid=False, order=ASCENDING, workspace=None, **config):
         """(out, kernels launched). ``layer``: a packed one, whose ``overflow`` and ``errors`` grow as on a GPU.
 
-        ``config``: fast, lanes, wide, blocks, shared_bytes, one_launch (with one block: blocks run one after the other).
+        ``config``: fast, blocks, shared_bytes, one_launch (with one block: blocks run one after the other).
         """
-        c = {"fast": 0, "lanes": 2, "wide": 0, "blocks": 3}
+        c = {"fast": 0, "blocks": 3}
         c |= {"shared_bytes": 227 * 1024, "one_launch": 1, **config}
         up, down = self._matrix(layer.up), self._matrix(layer.down)
         out = torch.full((x.shape[0], layer.down.rows), float("nan"), dtype=torch.float16)
@@ -153,9 +153,9 @@ class EmulatedFused:
         ids = ids.long()
         table = layer.table
         numbers = [*ids.shape, layer.experts, ACTIVATION_CODES[layer.activation], int(mask_invalid)]
-        numbers += [table.image.numel(), table.small_word, table.wide_word, table.entries]
+        numbers += [table.image.numel(), table.small_word, table.entries]
         numbers += [*x.stride(), *ids.stride(), *weights.stride()]
-        numbers += [int(c[k]) for k in ("fast", "lanes", "wide", "blocks")]
+        numbers += [int(c[k]) for k in ("fast", "blocks")]
         numbers += [c["shared_bytes"], order, int(c["one_launch"])]
         failed = self.library.emulated_fused(
             ctypes.byref(up),
@@ -188,9 +188,9 @@ class EmulatedFused:
 
 
 def build_fused_emulation(folder: Path, csrc: Path = CSRC) -> EmulatedFused:
-    """Compile the fused device code for emulation, all tuning alternatives included; skips where there is no g++."""
+    """Compile the fused device code for emulation; skips where there is no g++."""
     library = folder / "fused.so"
-    _compile(library, EMULATION / "emulated_fused.cpp", csrc, "-DGLQ_FUSED_TUNING")
+    _compile(library, EMULATION / "emulated_fused.cpp", csrc)
     return EmulatedFused(library)
 
 

@@ -16,25 +16,17 @@ SOURCES = (
     "extension.cpp",
     "launch.cu",
     "fused_launch.cu",
-    "fused_exact_2.cu",
-    "fused_exact_3.cu",
-    "fused_exact_rest.cu",
+    "fused_exact.cu",
     "fused_fast.cu",
 )
 # No contraction beyond what the sources name; nvcc's default keeps denormals and rounds divisions correctly.
 CUDA_FLAGS = ("-O3", "-fmad=false", "--expt-relaxed-constexpr", "-lineinfo")
 HOST_FLAGS = ("-O2",)
-TUNING = "GLQPROF_FUSED_TUNING"
-"""Set to 1, it also compiles the alternatives of the fused kernels that kernels/tools/device_fused.py compares."""
-
-
-def _cuda_flags() -> tuple[str, ...]:
-    return (*CUDA_FLAGS, "-DGLQ_FUSED_TUNING") if os.environ.get(TUNING) == "1" else CUDA_FLAGS
 
 
 def source_hash() -> str:
     """Sixteen hex digits over every file of csrc and the flags: any edit builds anew."""
-    digest = hashlib.sha256(repr((SOURCES, _cuda_flags(), HOST_FLAGS)).encode())
+    digest = hashlib.sha256(repr((SOURCES, CUDA_FLAGS, HOST_FLAGS)).encode())
     for path in sorted(CSRC.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
@@ -101,7 +93,7 @@ def _load(capability: tuple[int, int]) -> Any:
             name=name,
             sources=[str(CSRC / source) for source in SOURCES],
             extra_cflags=list(HOST_FLAGS),
-            extra_cuda_cflags=list(_cuda_flags()),
+            extra_cuda_cflags=list(CUDA_FLAGS),
             build_directory=str(folder),
             with_cuda=True,
         )

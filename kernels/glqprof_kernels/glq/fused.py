@@ -5,7 +5,7 @@ a layer but a small third stage's become one *big table* that holds one of v and
 whose negation is in a codebook too, entries P to T-1 of the others. Code i < T is entry i, code T + i the negated entry
 i < P: at most 65,536 codes. The generated codebook has P = 28,440 and T = 37,096: 148,384 bytes.
 
-**The table image** is ``[big words, padded to 4][256 small words][256 small entries of 8 fp16]``, int32.
+**The table image** is ``[big words, padded to 4][256 small words]``, int32.
 
 **Indices**: per stage ``[experts, ceil(rows/32), ceil(blocks/8), 32 rows, 4]`` int32, rows and blocks padded with code
 0. A word holds the codes of an even block and of the odd one after it, ``rotate_left(even | odd << 16, 2)``: a mask
@@ -50,7 +50,6 @@ class Table:
     image: torch.Tensor
     entries: int
     small_word: int
-    wide_word: int
     codes: dict[int, torch.Tensor]
     small: int | None
     """``id`` of the codebook that small stages read; None without one."""
@@ -72,19 +71,16 @@ def make_table(tables: list[Any], small: Any | None, device: Any) -> Table:
     order = np.argsort(coded)
     codes = {key: order[np.searchsorted(coded[order], w)].astype(np.int32) for key, w in words.items()}
     padded = -(-total // 4) * 4
-    image = np.zeros(padded + SMALL_ENTRIES * 5, dtype=np.uint32)
+    image = np.zeros(padded + SMALL_ENTRIES, dtype=np.uint32)
     image[:total] = entries
     if small is not None:
         values = small.cpu().numpy()
         image[padded : padded + len(values)] = nibble_words(values)
-        wide = image[padded + SMALL_ENTRIES :].view(np.float16).reshape(SMALL_ENTRIES, 8)
-        wide[: len(values)] = values
         codes[id(small)] = np.arange(len(values), dtype=np.int32)
     return Table(
         image=torch.from_numpy(image.view(np.int32)).to(device),
         entries=total,
         small_word=padded,
-        wide_word=padded + SMALL_ENTRIES,
         codes={key: torch.from_numpy(c).to(device) for key, c in codes.items()},
         small=None if small is None else id(small),
     )
@@ -192,8 +188,11 @@ def _small_table(matrix: MatrixWeights) -> Any | None:
 
 
 def pack_layer(layer: LayerWeights, tables: Tables | None = None) -> FusedLayer:
-    """Pack a layer on its device. ValueError where its codebooks do not fit the fused variants."""
+    """Pack a layer on its device. ValueError where its codebooks or scales do not fit the fused variants."""
     matrices = (layer.up, layer.down)
+    for name, matrix in zip(("up", "down"), matrices, strict=True):
+        if not all(torch.isfinite(scale).all() for scale in matrix.present_scales()):
+            raise ValueError(f"the fused variants need finite scales; those of {name} are not")
     small = next((t for m in matrices if (t := _small_table(m)) is not None), None)
     uses_small = [small is not None and _small_table(m) is small for m in matrices]
     big = [
@@ -224,7 +223,7 @@ def pack_layer(layer: LayerWeights, tables: Tables | None = None) -> FusedLayer:
     return FusedLayer(up, down, table, layer.activation, float(layer.limit), layer.overflow, errors)
 
 
-CONFIG = {"lanes": 2, "wide": False, "one_launch": True, "dependent": False, "blocks": 0}
+CONFIG = {"one_launch": True, "dependent": False, "blocks": 0}
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
 
 ACTIVATION_CODES = {"relu2": 0, "swiglu": 1}
@@ -246,7 +245,6 @@ def cuda_layer(packed: FusedLayer) -> Any:
         table.image,
         table.entries,
         table.small_word,
-        table.wide_word,
         ACTIVATION_CODES[packed.activation],
         packed.limit,
         packed.overflow,
@@ -271,9 +269,6 @@ class FusedRun:
         for name, value in {**CONFIG, **config}.items():
             setattr(self.config, name, value)
         self.handles = [cuda_layer(layer) for layer in layers]
-        missing = [i for i, handle in enumerate(self.handles) if not handle.has(self.config)]
-        if missing:
-            raise ValueError(f"this configuration is not compiled for layers {missing}; {extension.TUNING}=1 adds more")
         size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
         self.workspace = torch.zeros(size, dtype=torch.uint8, device=layers[0].up.su.device)
 

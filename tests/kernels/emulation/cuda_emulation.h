@@ -355,9 +355,8 @@ inline float2 halves_to_floats(uint32_t word) {
 
 // fused_platform.cuh
 
-template <int THREADS>
 inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*) {
-  if (threadIdx.x == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
+  if (threadIdx.x % 32 == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
 }
 inline void wait_for_copy(unsigned long long*) {}
 inline void wait_until_at_least(const int* counter, int value) {

@@ -2,9 +2,7 @@
 #include <cstring>
 #include <string>
 
-#include "fused_exact_2.cu"  // compiled as C++, all instances in one file
-#include "fused_exact_3.cu"
-#include "fused_exact_rest.cu"
+#include "fused_exact.cu"  // compiled as C++, all instances in one file
 #include "fused_fast.cu"
 #include "fused_launch.cu"
 
@@ -38,9 +36,9 @@ static glq::FusedMatrix view_fused(const EmulatedFusedMatrix& from) {
   return m;
 }
 
-// Integers: tokens, top_k, experts, activation, mask_invalid, table_words, small_word, wide_word, fold, token stride,
-// element stride, id strides, weight strides; then the configuration: fast, lanes, wide, blocks, shared
-// bytes, thread order, one launch. `workspace`: zeroed once, as large as emulated_fused_workspace says.
+// Integers: tokens, top_k, experts, activation, mask_invalid, table_words, small_word, fold, token stride,
+// element stride, id strides, weight strides; then the configuration: fast, blocks, shared bytes, thread
+// order, one launch. `workspace`: zeroed once, as large as emulated_fused_workspace says.
 int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* down, const uint32_t* table, const int64_t* n,
                    float limit, const uint16_t* x, const int64_t* ids, const float* weights, uint16_t* out,
                    unsigned long long* overflow, unsigned long long* errors, char* workspace) {
@@ -58,14 +56,13 @@ int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* dow
     call.mask_invalid = n[4] != 0;
     call.table_words = static_cast<int>(n[5]);
     call.small_word = static_cast<int>(n[6]);
-    call.wide_word = static_cast<int>(n[7]);
-    call.fold_bytes = static_cast<uint32_t>(4 * n[8]);
-    call.token_stride = n[9];
-    call.element_stride = n[10];
-    call.id_strides[0] = n[11];
-    call.id_strides[1] = n[12];
-    call.weight_strides[0] = n[13];
-    call.weight_strides[1] = n[14];
+    call.fold_bytes = static_cast<uint32_t>(4 * n[7]);
+    call.token_stride = n[8];
+    call.element_stride = n[9];
+    call.id_strides[0] = n[10];
+    call.id_strides[1] = n[11];
+    call.weight_strides[0] = n[12];
+    call.weight_strides[1] = n[13];
     call.limit = limit;
     call.x = x;
     call.ids = ids;
@@ -75,14 +72,12 @@ int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* dow
     call.overflow = overflow;
     call.errors = errors;
     glq::FusedConfig config;
-    config.fast = n[15] != 0;
-    config.lanes = static_cast<int>(n[16]);
-    config.wide = n[17] != 0;
+    config.fast = n[14] != 0;
     glq::DeviceLimits limits;
-    limits.multiprocessors = static_cast<int>(n[18]);
-    limits.shared_bytes = static_cast<size_t>(n[19]);
-    machine.order = static_cast<emulation::Order>(n[20]);
-    config.one_launch = n[21] != 0;
+    limits.multiprocessors = static_cast<int>(n[15]);
+    limits.shared_bytes = static_cast<size_t>(n[16]);
+    machine.order = static_cast<emulation::Order>(n[17]);
+    config.one_launch = n[18] != 0;
     limits.cooperative = limits.multiprocessors == 1;  // thread blocks run one after the other
     glq::carve_workspace(call, workspace, call.tokens * call.top_k);
     glq::launch_fused(call, config, limits, nullptr);

@@ -249,7 +249,7 @@ struct FusedMatrixTensors {
 class FusedLayer {
  public:
   FusedLayer(FusedMatrixTensors up, FusedMatrixTensors down, Tensor table, int64_t entries, int64_t small_word,
-             int64_t wide_word, int64_t activation, double limit, Tensor overflow, Tensor errors)
+             int64_t activation, double limit, Tensor overflow, Tensor errors)
       : up_(std::move(up)),
         down_(std::move(down)),
         table_(std::move(table)),
@@ -264,13 +264,12 @@ class FusedLayer {
     require(call_.matrix[0].cols == call_.matrix[1].rows &&
                           call_.matrix[0].rows == factor * call_.matrix[1].cols,
                       "up and down do not fit each other");
-    check_tensor(table_, "the table", torch::kInt32, {wide_word + 4 * glq::kSmallEntries}, device);
+    check_tensor(table_, "the table", torch::kInt32, {small_word + glq::kSmallEntries}, device);
     check_tensor(overflow_, "overflow", torch::kInt64, {1}, device);
     check_tensor(errors_, "errors", torch::kInt64, {1}, device);
     call_.table = reinterpret_cast<const uint32_t*>(table_.data_ptr());
     call_.table_words = static_cast<int>(table_.numel());
     call_.small_word = static_cast<int>(small_word);
-    call_.wide_word = static_cast<int>(wide_word);
     call_.fold_bytes = static_cast<uint32_t>(4 * entries);
     call_.experts = up_.su.size(0);
     call_.activation = static_cast<int>(activation);
@@ -345,13 +344,6 @@ class FusedLayer {
     }
   }
 
-  bool has(const glq::FusedConfig& config) const {
-    for (const glq::FusedMatrix& m : call_.matrix) {
-      if (!glq::has_fused(config, m.stages, m.small)) return false;
-    }
-    return true;
-  }
-
  private:
   static int64_t at_once(int64_t top_k) { return std::max<int64_t>(1, glq::kFusedSlots / top_k); }
 
@@ -385,8 +377,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   pybind11::class_<glq::FusedConfig>(m, "FusedConfig")
       .def(pybind11::init<>())
       .def_readwrite("fast", &glq::FusedConfig::fast)
-      .def_readwrite("lanes", &glq::FusedConfig::lanes)
-      .def_readwrite("wide", &glq::FusedConfig::wide)
       .def_readwrite("one_launch", &glq::FusedConfig::one_launch)
       .def_readwrite("dependent", &glq::FusedConfig::dependent)
       .def_readwrite("blocks", &glq::FusedConfig::blocks);
@@ -396,10 +386,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         return FusedMatrixTensors{std::move(codes), std::move(scales), std::move(sv), std::move(su), split_blocks, small};
       }));
   pybind11::class_<FusedLayer>(m, "FusedLayer")
-      .def(pybind11::init<FusedMatrixTensors, FusedMatrixTensors, Tensor, int64_t, int64_t, int64_t, int64_t, double, Tensor,
+      .def(pybind11::init<FusedMatrixTensors, FusedMatrixTensors, Tensor, int64_t, int64_t, int64_t, double, Tensor,
                           Tensor>())
       .def("workspace_bytes", &FusedLayer::workspace_bytes)
-      .def("has", &FusedLayer::has)
       .def("run", &FusedLayer::run, pybind11::arg("x"), pybind11::arg("ids"), pybind11::arg("weights"),
            pybind11::arg("mask_invalid"), pybind11::arg("out"), pybind11::arg("workspace"), pybind11::arg("config"),
            pybind11::arg("timeline") = pybind11::none());

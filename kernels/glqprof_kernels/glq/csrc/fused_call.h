@@ -24,6 +24,7 @@ constexpr int kFusedUnits = 256;     // unit descriptors that a thread block hol
 constexpr int kFusedVectors = 8;     // input vectors that a thread block holds at a time, at most
 constexpr int kGroupRows = 32;       // rows of a tile of indices
 constexpr int kChunkBlocks = 8;      // blocks of a tile of indices: 16 bytes a row
+constexpr int kUnitRows = 16;        // rows of a unit of work
 constexpr int kSmallEntries = 256;
 constexpr int kFastSplitBlocks = 64;
 
@@ -63,7 +64,7 @@ struct FusedMatrix {
   // Units of work, set at launch: rows x one split.
   int row_groups;    // of a slot
   int units;         // of a slot
-  Divide by_blocks, by_splits, by_row_groups, by_units;
+  Divide by_blocks, by_splits, by_split_blocks, by_row_groups, by_units;
 };
 
 // Where a thread block looks at the clock, when asked to.
@@ -71,10 +72,9 @@ enum Mark : int { kStarted = 0, kPreviousDone, kSlotsFound, kVectorsMade, kTable
 
 struct FusedCall {
   FusedMatrix matrix[2];  // up, down
-  const uint32_t* table;  // [big words, padded to 4][256 small words][256 small fp16 entries of 16 bytes]
+  const uint32_t* table;  // [big words, padded to 4][256 small words]
   int table_words;        // all of it
   int small_word;         // where the small words start
-  int wide_word;          // where the small fp16 entries start
   uint32_t exponents[5];  // fused_decode.cuh
   uint32_t fold_bytes;    // 4 * T: a code from T on is the negated entry code - T
   int64_t experts;
@@ -86,6 +86,7 @@ struct FusedCall {
 
   const uint16_t* x;
   int64_t token_stride, element_stride;
+  bool wide_x;  // 16 bytes at a time
   const void* ids;
   bool wide_ids;  // int64, else int32
   int64_t id_strides[2];
@@ -123,11 +124,12 @@ inline void set_sizes(FusedMatrix& m, int rows, int cols, int split_blocks) {
   m.splits = (m.blocks + split_blocks - 1) / split_blocks;
 }
 
-inline void set_units(FusedMatrix& m, int unit_rows) {
-  m.row_groups = (m.rows + unit_rows - 1) / unit_rows;
+inline void set_units(FusedMatrix& m) {
+  m.row_groups = (m.rows + kUnitRows - 1) / kUnitRows;
   m.units = m.row_groups * m.splits;
   m.by_blocks = divide_by(m.blocks);
   m.by_splits = divide_by(m.splits);
+  m.by_split_blocks = divide_by(m.split_blocks);
   m.by_row_groups = divide_by(m.row_groups);
   m.by_units = divide_by(m.units);
 }
@@ -156,11 +158,9 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
 
 constexpr size_t kCounterBytes = 3 * kFusedSlots * sizeof(int);
 
-// Template choices and the way to launch; has_fused in fused_launch.h knows the kernels compiled.
+// Which kernel, and the way to launch.
 struct FusedConfig {
   bool fast = false;
-  int lanes = 2;      // lanes that share a row (exact)
-  bool wide = false;  // the small stage's entries as fp16
   bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor

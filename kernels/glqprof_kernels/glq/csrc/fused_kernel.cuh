@@ -10,6 +10,9 @@
 // Memory between thread blocks: sums are stored, the block's barrier is passed, one thread counts the units (acquire
 // and release); whoever sees the full count lets its block read, past L1. Counters return to zero within the call: a slot's
 // last down unit is finished after every block has made the slot's vector.
+//
+// Most of the time that is not the products' goes to fetching instructions that a multiprocessor runs once or twice a launch,
+// so there is one copy of the transform, in a loop over what it transforms.
 #pragma once
 
 #include "activation.cuh"
@@ -18,10 +21,21 @@
 
 namespace glq {
 
+// The units whose input vectors a block holds at a time.
+struct Batch {
+  int begin, end;           // of the phase's units, numbered by slot, then group of rows, then split
+  int first_slot, end_slot;
+  int vector_base;          // token (up) or slot (down) of the first input vector
+  int vectors;
+  int phase;
+  int last;                 // end of the block's part of the phase
+};
+
 // A launch's slots that take part, in (token, top-k) order, and the units in hand.
 struct FusedShared {
   Unit units[kFusedUnits];
-  float scales[2][kFusedSlots][kFusedStages];
+  Batch batch;
+  float scales[kFusedSlots][kFusedStages];
   float weight[kFusedSlots];
   int token[kFusedSlots];
   int expert[kFusedSlots];
@@ -35,21 +49,19 @@ struct FusedShared {
   int combine;
 };
 
-// Small weights, asked of L2 by some block each.
-template <class C>
-__device__ __forceinline__ void prefetch_weights(const FusedCall& call) {
-  const int thread = static_cast<int>(blockIdx.x * C::kThreads + threadIdx.x);
-  const int threads = static_cast<int>(gridDim.x * C::kThreads);
-#pragma unroll 1
-  for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
-    const FusedMatrix& m = call.matrix[phase];
-#pragma unroll
-    for (int s = 0; s < C::kStages; ++s) prefetch(m.scale[s], 4 * call.experts, thread, threads);
-    prefetch(m.sv, 2 * m.cols, thread, threads);
+__device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
+  if (call.timeline != nullptr && threadIdx.x == 0) {
+    read_clocks(call.timeline + 2 * (static_cast<int64_t>(phase * gridDim.x + blockIdx.x) * kMarks + which));
   }
 }
 
-// Ends with a barrier. One thread a slot.
+// Transforms need fewer warps than a block has: the last one prepares the product meanwhile.
+template <class C>
+__device__ __forceinline__ bool prepares() {
+  return threadIdx.x >= C::kThreads - 32;
+}
+
+// One thread a slot. Ends with a barrier.
 template <class C>
 __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& shared) {
   static_assert(C::kThreads >= kFusedSlots, "a thread a slot");
@@ -64,11 +76,8 @@ __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& s
   if (i < slots) {
     const int64_t at = token * call.id_strides[0] + k * call.id_strides[1];
     id = call.wide_ids ? static_cast<const int64_t*>(call.ids)[at]
-                                     : static_cast<int64_t>(static_cast<const int32_t*>(call.ids)[at]);
+                       : static_cast<int64_t>(static_cast<const int32_t*>(call.ids)[at]);
     weight = call.weights[token * call.weight_strides[0] + k * call.weight_strides[1]];
-  }
-  prefetch_weights<C>(call);  // while these loads are on their way
-  if (i < slots) {
     const bool is_expert = id >= 0 && id < call.experts;
     active = is_expert && weight != 0.0f;
     if (!is_expert && !call.mask_invalid && blockIdx.x == 0 && call.first_phase == 0) atomicAdd(call.errors, 1ull);
@@ -85,88 +94,207 @@ __device__ __forceinline__ void find_slots(const FusedCall& call, FusedShared& s
       shared.token[slot] = token;
       shared.expert[slot] = static_cast<int>(id);
       shared.weight[slot] = weight;
-      for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
-#pragma unroll
-        for (int s = 0; s < C::kStages; ++s) shared.scales[phase][slot][s] = call.matrix[phase].scale[s][id];
-      }
     }
   }
   __syncthreads();
 }
 
-// The units of one phase; numbered by slot, then group of rows, then split.
-struct UnitGrid {
-  const FusedMatrix& m;
+__device__ __forceinline__ int vector_of(const FusedShared& shared, int phase, int slot) {
+  return phase == 0 ? shared.token[slot] : slot;
+}
 
-  __device__ __forceinline__ int per_slot() const { return m.units; }
-  // The first unit that starts at or after `cost` blocks.
-  __device__ __forceinline__ int at(int cost) const {
-    const int row = m.by_blocks(cost);
-    return row * m.splits + (cost - row * m.blocks + m.split_blocks - 1) / m.split_blocks;
-  }
-};
+__device__ __forceinline__ Batch next_batch(const FusedCall& call, const FusedShared& shared, int phase, int begin, int last) {
+  const FusedMatrix& m = call.matrix[phase];
+  Batch batch;
+  batch.phase = phase;
+  batch.begin = begin;
+  batch.last = last;
+  batch.first_slot = m.by_units(begin);
+  batch.vector_base = vector_of(shared, phase, batch.first_slot);
+  const int most = min(last, begin + kFusedUnits);
+  batch.end_slot = m.by_units(most - 1) + 1;
+  while (vector_of(shared, phase, batch.end_slot - 1) - batch.vector_base >= call.vectors[phase]) --batch.end_slot;
+  batch.end = min(most, batch.end_slot * m.units);
+  batch.vectors = vector_of(shared, phase, batch.end_slot - 1) - batch.vector_base + 1;
+  return batch;
+}
 
-// Full units come first in the list: the short ones, of a last split, even out the end.
+// The first unit that starts at or after thread block b's part of all blocks of eight, in equal parts.
+__device__ __forceinline__ int first_unit(const FusedCall& call, const FusedMatrix& m, int slots, int b) {
+  const int all = slots * m.row_groups * m.blocks;
+  const int part = call.by_thread_blocks(all);
+  const int at = part * b + call.by_thread_blocks((all - part * static_cast<int>(gridDim.x)) * b);
+  const int row_group = m.by_blocks(at);
+  return row_group * m.splits + m.by_split_blocks(at - row_group * m.blocks + m.split_blocks - 1);
+}
+
+// By one warp: the batch's units and scales. Full units come first in the list: the short ones, of a last split, even out
+// the end.
 template <class C>
-__device__ __forceinline__ void list_units(const FusedMatrix& m, FusedShared& shared, int begin,
-                                           int end, int first_vector, int vector_stride, int vector_base, bool by_token) {
-  const int before = m.by_splits(begin);
-  const int full = end - begin - (m.by_splits(end) - before);
+__device__ __forceinline__ void prepare_units(const FusedCall& call, FusedShared& shared, int phase, const Batch& batch) {
+  const FusedMatrix& m = call.matrix[phase];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int before = m.by_splits(batch.begin);
+  const int count = batch.end - batch.begin;
+  const int full = count - (m.by_splits(batch.end) - before);
   const int padded_rows = m.groups * kGroupRows;
-  for (int unit = begin + static_cast<int>(threadIdx.x); unit < end; unit += C::kThreads) {
+  if (lane < kFusedVectors) shared.peak[lane] = 0;
+  if (lane == 0) shared.taken = C::kThreads / 32;
+#pragma unroll 1
+  for (int unit = batch.begin + lane; unit < batch.end; unit += 32) {
     const int row_group = m.by_splits(unit);
     const int split = unit - row_group * m.splits;
     const int last_splits = row_group - before;  // units of a last split before this one
     const int slot = m.by_row_groups(row_group);
-    const int row = (row_group - slot * m.row_groups) * C::kUnitRows;
-    const int vector = (by_token ? shared.token[slot] : slot) - vector_base;
+    const int row = (row_group - slot * m.row_groups) * kUnitRows;
+    const int vector = vector_of(shared, phase, slot) - batch.vector_base;
     const int first_block = split * m.split_blocks;
     Unit u;
     const int64_t tile_row = static_cast<int64_t>(shared.expert[slot]) * m.groups + row / kGroupRows;
     u.code = static_cast<uint64_t>((tile_row * m.chunks + first_block / kChunkBlocks) * kGroupRows + row % kGroupRows);
-    u.x = first_vector + vector * vector_stride + first_block * 8;
+    u.x = call.first_vector + vector * call.vector_stride[phase] + first_block * 8;
     u.out = (slot * m.splits + split) * padded_rows + row;
     u.blocks = min(m.split_blocks, m.blocks - first_block);
     u.slot = slot;
     u.vector = vector;
     u.unused = 0;
-    shared.units[split + 1 == m.splits ? full + last_splits : unit - begin - last_splits] = u;
+    shared.units[split + 1 == m.splits ? full + last_splits : unit - batch.begin - last_splits] = u;
   }
-}
-
-// The codes of every warp's first unit, while the input vectors are made.
-template <class C>
-__device__ __forceinline__ void prefetch_codes(const FusedMatrix& m, const Unit* units, int count) {
-  constexpr int kParts = C::kUnitRows / 2;  // 32 bytes, of a chunk's rows
-  const int warp = threadIdx.x / 32;
-  if (warp >= count) return;
-  const int parts = (units[warp].blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
-  for (int i = threadIdx.x % 32; i < parts; i += 32) {
-    const uint64_t at = units[warp].code + i / kParts * kGroupRows + i % kParts * 2;
+#pragma unroll 1
+  for (int slot = batch.first_slot + lane; slot < batch.end_slot; slot += 32) {
 #pragma unroll
-    for (int s = 0; s < C::kStages; ++s) prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at);
+    for (int s = 0; s < kFusedStages; ++s) shared.scales[slot][s] = s < m.stages ? m.scale[s][shared.expert[slot]] : 0.0f;
   }
 }
 
-__device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
-  if (call.timeline != nullptr && threadIdx.x == 0) {
-    read_clocks(call.timeline + 2 * (static_cast<int64_t>(phase * gridDim.x + blockIdx.x) * kMarks + which));
+// What L2 is asked for ahead of its use: every warp's first unit, and the signs that are needed after the product.
+template <class C>
+__device__ __forceinline__ void prefetch_batch(const FusedCall& call, const FusedShared& shared) {
+  const Batch& batch = shared.batch;
+  const FusedMatrix& m = call.matrix[batch.phase];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < batch.end - batch.begin) {
+    constexpr int kParts = kUnitRows / 2;  // 32 bytes, of a chunk's rows
+    const Unit& unit = shared.units[warp];
+    const int parts = (unit.blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
+#pragma unroll 1
+    for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
+      const uint64_t at = unit.code + part / kParts * kGroupRows + part % kParts * 2;
+#pragma unroll
+      for (int s = 0; s < kFusedStages; ++s) {
+        if (s < m.stages) prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at);
+      }
+    }
+  }
+#pragma unroll 1
+  for (int slot = batch.first_slot; slot < batch.end_slot; ++slot) {
+#pragma unroll 1
+    for (int p = batch.phase; p <= call.last_phase; ++p) {
+      const FusedMatrix& of = call.matrix[p];
+      prefetch(of.su + static_cast<int64_t>(shared.expert[slot]) * of.rows, 2 * of.rows, static_cast<int>(threadIdx.x),
+               C::kThreads);
+    }
   }
 }
 
-// --- input vectors -----------------------------------------------------------------------------------------------------
+// --- what a transform reads --------------------------------------------------------------------------------------------
 
-// Element i of an input vector in shared memory; exact: the fp16 value as a float.
+enum Source : int { kToken = 0, kSums, kActivation };
+
+// Loads of 32 bytes in flight before the first is used.
+constexpr int kLoadsAtOnce = 6;
+
+// y[m] = ((+0 + t_0) + t_1) + ... of a slot; +0 for a split that is not there changes nothing.
+__device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int slot, int first, float (&v)[kRadix]) {
+  const FusedMatrix& m = call.matrix[phase];
+  const int padded_rows = m.groups * kGroupRows;
+  const float* partial = call.partial[phase] + static_cast<int64_t>(slot) * m.splits * padded_rows + first;
+#pragma unroll
+  for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
+#pragma unroll 1
+  for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
+    float4 low[kLoadsAtOnce];
+    float4 high[kLoadsAtOnce];
+#pragma unroll
+    for (int q = 0; q < kLoadsAtOnce; ++q) {
+      low[q] = high[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (from + q < m.splits) {
+        const float4* sums = reinterpret_cast<const float4*>(partial + static_cast<int64_t>(from + q) * padded_rows);
+        low[q] = load_coherent(sums);
+        high[q] = load_coherent(sums + 1);
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kLoadsAtOnce; ++q) {
+      v[0] = add(v[0], low[q].x);
+      v[1] = add(v[1], low[q].y);
+      v[2] = add(v[2], low[q].z);
+      v[3] = add(v[3], low[q].w);
+      v[4] = add(v[4], high[q].x);
+      v[5] = add(v[5], high[q].y);
+      v[6] = add(v[6], high[q].z);
+      v[7] = add(v[7], high[q].w);
+    }
+  }
+}
+
+__device__ __forceinline__ void load_token(const FusedCall& call, int token, int first, float (&v)[kRadix]) {
+  const uint16_t* x = call.x + token * call.token_stride;
+  float sign[kRadix];
+  load_halves(call.matrix[0].sv + first, sign);
+  if (call.wide_x) {
+    load_halves(x + first, v);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) v[k] = half_to_float(x[(first + k) * call.element_stride]);
+  }
+#pragma unroll
+  for (int k = 0; k < kRadix; ++k) v[k] = mul(v[k], sign[k]);
+}
+
+// Output transform's end, activation, times sv of down. A thread reads its own elements (and, gated, elements beyond n).
+template <class C>
+__device__ __forceinline__ void load_activation(const FusedCall& call, const float* data, int expert, int first,
+                                                float (&v)[kRadix], int& infinite) {
+  const FusedMatrix& up = call.matrix[0];
+  const int n = call.matrix[1].cols;
+  const uint16_t* su = up.su + static_cast<int64_t>(expert) * up.rows;
+  float h[kRadix], u[kRadix], sign[kRadix];
+  load_halves(call.matrix[1].sv + first, sign);
+  output_values(data, su, first, up.rows, h);
+  if (call.activation == kSwiglu) output_values(data, su, n + first, up.rows, u);
+#pragma unroll
+  for (int k = 0; k < kRadix; ++k) {
+    if (call.activation != kSwiglu) u[k] = 0.0f;
+    if (!C::kFast) {
+      h[k] = half_to_float(round_to_half(h[k]));
+      u[k] = half_to_float(round_to_half(u[k]));
+    }
+    float a = call.activation == kSwiglu ? swiglu(h[k], u[k], call.limit) : relu_squared(h[k]);
+    if (!C::kFast) {
+      a = half_to_float(round_to_half(a));
+      infinite += (__float_as_uint(a) & 0x7FFFFFFFu) == 0x7F800000u && is_finite(h[k]) && is_finite(u[k]);
+    }
+    v[k] = mul(a, sign[k]);
+  }
+}
+
+// Element i of an input vector in shared memory; exact: the fp16 value as a float, and +0 up to whole chunks of every lane.
 // Fast: fixed point. 2^k < 2^22 / largest magnitude; the integer in three signed bytes, highest first, and a zero; for each
 // block a part's coordinates 0, 2, 4, 6 and 1, 3, 5, 7; blocks ordered within 32 as fast_product reads them.
-template <class C, typename Value>
-__device__ __forceinline__ void store_vector(FusedShared& shared, float* vector, int index, int blocks, Value value) {
+template <class C>
+__device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride, int index) {
+  auto value = [&](int i) { return mul(data[padded(i)], block_scale(i, n)); };
   if (!C::kFast) {
-    for (int i = threadIdx.x; i < blocks * 8; i += C::kThreads) vector[i] = value(i);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < stride; i += C::kThreads) {
+      vector[i] = i < n ? half_to_float(round_to_half(value(i))) : 0.0f;
+    }
     return;
   }
   unsigned int peak = 0;
-  for (int i = threadIdx.x; i < blocks * 8; i += C::kThreads) {
+#pragma unroll 2
+  for (int i = threadIdx.x; i < n; i += C::kThreads) {
     const unsigned int magnitude = __float_as_uint(value(i)) & 0x7FFFFFFFu;
     peak = magnitude > peak ? magnitude : peak;
   }
@@ -182,9 +310,10 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, float* vector,
     shared.vector_scale[index] = __uint_as_float(finite ? down : 0x7FC00000u);
   }
   uint4* parts = reinterpret_cast<uint4*>(vector);
-  for (int j = threadIdx.x; j < (blocks + 31) / 32 * 32; j += C::kThreads) {
+#pragma unroll 1
+  for (int j = threadIdx.x; j < stride / 8; j += C::kThreads) {
     uint32_t bytes[3][2] = {};
-    if (finite && j < blocks) {
+    if (finite && 8 * j < n) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const int whole = __float2int_rn(mul(value(8 * j + k), up));
@@ -202,114 +331,7 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, float* vector,
   }
 }
 
-template <class C>
-__device__ __forceinline__ void load_token(const FusedCall& call, FusedShared& shared, float* scratch, float* vector,
-                                           int index, int token) {
-  const FusedMatrix& m = call.matrix[0];
-  const uint16_t* x = call.x + token * call.token_stride;
-  const bool wide = is_wide(x, call.element_stride, m.sv);
-  fused_hadamard<C::kThreads>(scratch, m.cols, [&](int first, bool, float(&v)[kRadix]) {
-    float sign[kRadix];
-    load_halves(m.sv + first, sign);
-    if (wide) {
-      load_halves(x + first, v);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kRadix; ++k) v[k] = half_to_float(x[(first + k) * call.element_stride]);
-    }
-#pragma unroll
-    for (int k = 0; k < kRadix; ++k) v[k] = mul(v[k], sign[k]);
-  });
-  store_vector<C>(shared, vector, index, m.blocks, [&](int i) {
-    const float value = mul(scratch[padded(i)], block_scale(i, m.cols));
-    return C::kFast ? value : half_to_float(round_to_half(value));
-  });
-  __syncthreads();  // scratch is written again
-}
-
-// --- between the products and after them --------------------------------------------------------------------------------
-
-// Loads of 16 or 32 bytes in flight before the first is used; the most that do not spill.
-template <class C>
-constexpr int loads_at_once = C::kFast ? 6 : 8;
-
-// data = H(y), y[m] = ((+0 + t_0) + t_1) + ... of a slot; +0 for a split that is not there changes nothing. Ends with a
-// barrier.
-template <class C>
-__device__ __forceinline__ void hadamard_of_sums(const FusedCall& call, int phase, float* data, int slot) {
-  const FusedMatrix& m = call.matrix[phase];
-  const int padded_rows = m.groups * kGroupRows;
-  const float* partial = call.partial[phase] + static_cast<int64_t>(slot) * m.splits * padded_rows;
-  fused_hadamard<C::kThreads>(data, m.rows, [&](int first, bool, float(&v)[kRadix]) {
-#pragma unroll
-    for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
-#pragma unroll 1
-    for (int from = 0; from < m.splits; from += loads_at_once<C>) {
-      float4 low[loads_at_once<C>];
-      float4 high[loads_at_once<C>];
-#pragma unroll
-      for (int q = 0; q < loads_at_once<C>; ++q) {
-        low[q] = high[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (from + q < m.splits) {
-          const float4* sums = reinterpret_cast<const float4*>(partial + static_cast<int64_t>(from + q) * padded_rows + first);
-          low[q] = load_coherent(sums);
-          high[q] = load_coherent(sums + 1);
-        }
-      }
-#pragma unroll
-      for (int q = 0; q < loads_at_once<C>; ++q) {
-        v[0] = add(v[0], low[q].x);
-        v[1] = add(v[1], low[q].y);
-        v[2] = add(v[2], low[q].z);
-        v[3] = add(v[3], low[q].w);
-        v[4] = add(v[4], high[q].x);
-        v[5] = add(v[5], high[q].y);
-        v[6] = add(v[6], high[q].z);
-        v[7] = add(v[7], high[q].w);
-      }
-    }
-  });
-}
-
-// A slot's input vector of down: output transform of its up sums, activation, input transform. `counts`: one block alone
-// counts what became infinite.
-template <class C>
-__device__ __forceinline__ void make_down_x(const FusedCall& call, FusedShared& shared, float* data, float* vector, int index,
-                                            int slot, bool counts) {
-  const FusedMatrix& up = call.matrix[0];
-  const FusedMatrix& down = call.matrix[1];
-  hadamard_of_sums<C>(call, 0, data, slot);
-  const uint16_t* su = up.su + static_cast<int64_t>(shared.expert[slot]) * up.rows;
-  const int n = down.cols;
-  // A thread reads its own elements (and, gated, elements beyond n) and then writes its own.
-  int infinite = 0;
-  fused_hadamard<C::kThreads>(data, n, [&](int first, bool inside, float(&v)[kRadix]) {
-    float h[kRadix], u[kRadix], sign[kRadix];
-    load_halves(down.sv + first, sign);
-    output_values(data, su, first, up.rows, h);
-    if (call.activation == kSwiglu) output_values(data, su, n + first, up.rows, u);
-#pragma unroll
-    for (int k = 0; k < kRadix; ++k) {
-      if (call.activation != kSwiglu) u[k] = 0.0f;
-      if (!C::kFast) {
-        h[k] = half_to_float(round_to_half(h[k]));
-        u[k] = half_to_float(round_to_half(u[k]));
-      }
-      float a = call.activation == kSwiglu ? swiglu(h[k], u[k], call.limit) : relu_squared(h[k]);
-      if (!C::kFast) {
-        a = half_to_float(round_to_half(a));
-        infinite += inside && (__float_as_uint(a) & 0x7FFFFFFFu) == 0x7F800000u && is_finite(h[k]) && is_finite(u[k]);
-      }
-      v[k] = mul(a, sign[k]);
-    }
-  });
-  if (counts && infinite != 0) atomicAdd(call.overflow, static_cast<unsigned long long>(infinite));
-  store_vector<C>(shared, vector, index, down.blocks, [&](int i) {
-    const float value = mul(data[padded(i)], block_scale(i, n));
-    return C::kFast ? value : half_to_float(round_to_half(value));
-  });
-  __syncthreads();  // data is written again
-}
+// --- after the down product --------------------------------------------------------------------------------------------
 
 // out = sum over the token's slots in top-k order.
 template <class C>
@@ -317,16 +339,17 @@ __device__ __forceinline__ void combine(const FusedCall& call, FusedShared& shar
   const int n = call.matrix[1].rows;
   const int begin = shared.first_slot[token];
   const int end = shared.first_slot[token + 1];
+#pragma unroll 1
   for (int first = threadIdx.x * 8; first < n; first += C::kThreads * 8) {
     float sum[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum[k] = 0.0f;
 #pragma unroll 1
-    for (int from = begin; from < end; from += loads_at_once<C>) {
-      uint4 low[loads_at_once<C>];  // fp16 (exact) or the first half of fp32
-      uint4 high[loads_at_once<C>];
+    for (int from = begin; from < end; from += kLoadsAtOnce) {
+      uint4 low[kLoadsAtOnce];  // fp16 (exact) or the first half of fp32
+      uint4 high[kLoadsAtOnce];
 #pragma unroll
-      for (int j = 0; j < loads_at_once<C>; ++j) {
+      for (int j = 0; j < kLoadsAtOnce; ++j) {
         low[j] = high[j] = make_uint4(0, 0, 0, 0);
         if (from + j < end) {
           const int64_t at = static_cast<int64_t>(from + j) * n + first;
@@ -340,7 +363,7 @@ __device__ __forceinline__ void combine(const FusedCall& call, FusedShared& shar
         }
       }
 #pragma unroll
-      for (int j = 0; j < loads_at_once<C>; ++j) {
+      for (int j = 0; j < kLoadsAtOnce; ++j) {
         if (from + j >= end) break;
         const float weight = shared.weight[from + j];
         float e[8];
@@ -364,12 +387,12 @@ __device__ __forceinline__ void combine(const FusedCall& call, FusedShared& shar
   }
 }
 
-// Output transform of a slot; whoever finishes a token's last slot adds the token's slots up.
+// Output transform's end of a slot; whoever finishes a token's last slot adds the token's slots up.
 template <class C>
-__device__ __forceinline__ void hand_down_to_out(const FusedCall& call, FusedShared& shared, float* data, int slot) {
+__device__ __forceinline__ void finish_slot(const FusedCall& call, FusedShared& shared, const float* data, int slot) {
   const FusedMatrix& m = call.matrix[1];
-  hadamard_of_sums<C>(call, 1, data, slot);
   const uint16_t* su = m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows;
+#pragma unroll 1
   for (int first = threadIdx.x * 8; first < m.rows; first += C::kThreads * 8) {
     float v[8];
     output_values(data, su, first, m.rows, v);
@@ -395,93 +418,106 @@ __device__ __forceinline__ void hand_down_to_out(const FusedCall& call, FusedSha
 
 // --- the kernel --------------------------------------------------------------------------------------------------------
 
-template <class C>
-__device__ __forceinline__ void run_phase(const FusedCall& call, FusedShared& shared, float* dynamic,
-                                          const Tables& tables, int phase) {
-  const FusedMatrix& m = call.matrix[phase];
-  const bool up = phase == 0;
-  float* scratch = dynamic + call.scratch;
-  const int active = shared.first_slot[call.tokens];
-  const UnitGrid grid{m};
-  const int up_units = call.matrix[0].units;
-  if (!up) {  // a token without experts is written by nobody else
-    for (int t = blockIdx.x; t < call.tokens; t += gridDim.x) {
-      if (shared.first_slot[t] == shared.first_slot[t + 1]) combine<C>(call, shared, t);
-    }
-  }
-  // Block b starts at cost * b / grid, without a product that needs 64 bits.
-  const int cost = active * m.row_groups * m.blocks;
-  const int part = call.by_thread_blocks(cost);
-  const int rest = cost - part * static_cast<int>(gridDim.x);
-  auto share = [&](int b) { return part * b + call.by_thread_blocks(rest * b); };
-  int begin = grid.at(share(static_cast<int>(blockIdx.x)));
-  const int last = grid.at(share(static_cast<int>(blockIdx.x) + 1));
-  while (begin < last) {
-    const int first_slot = m.by_units(begin);
-    const int vector_base = up ? shared.token[first_slot] : first_slot;
-    int end = min(last, begin + kFusedUnits);
-    int end_slot = m.by_units(end - 1) + 1;
-    auto vector_of = [&](int slot) { return (up ? shared.token[slot] : slot) - vector_base; };
-    while (vector_of(end_slot - 1) >= call.vectors[phase]) --end_slot;
-    end = min(end, end_slot * grid.per_slot());
-    const int vectors = vector_of(end_slot - 1) + 1;
+// Counts a slot's units of the batch as done; whether all of the slot's are.
+__device__ __forceinline__ bool count_units(const FusedCall& call, const Batch& batch, int slot) {
+  const int of_slot = call.matrix[batch.phase].units;
+  const int units = min(batch.end, (slot + 1) * of_slot) - max(batch.begin, slot * of_slot);
+  return add_acquire_release(&call.done[batch.phase * kFusedSlots + slot], units) + units == of_slot;
+}
 
-    if (threadIdx.x < kFusedVectors) shared.peak[threadIdx.x] = 0;
-    if (threadIdx.x == 0) shared.taken = C::kThreads / 32;
-    list_units<C>(m, shared, begin, end, call.first_vector, call.vector_stride[phase], vector_base, up);
-    for (int slot = first_slot; slot < end_slot; ++slot) {  // signs that are needed after the product
-      for (int p = phase; p <= call.last_phase; ++p) {
-        const FusedMatrix& of = call.matrix[p];
-        prefetch(of.su + static_cast<int64_t>(shared.expert[slot]) * of.rows, 2 * of.rows, threadIdx.x, C::kThreads);
-      }
+// The batch is read from shared memory after the product again, so that the product has its registers.
+template <class C>
+__device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& shared, float* dynamic, const Tables& tables,
+                                          const Batch& batch) {
+  const bool up = batch.phase == 0;
+  float* scratch = dynamic + call.scratch;
+  if (prepares<C>()) {
+    if (threadIdx.x % 32 == 0) shared.batch = batch;
+    prepare_units<C>(call, shared, batch.phase, batch);
+  }
+  if (!up) {
+    for (int slot = batch.first_slot + static_cast<int>(threadIdx.x); slot < batch.end_slot; slot += C::kThreads) {
+      wait_until_at_least(&call.done[slot], call.matrix[0].units);
     }
     __syncthreads();
-    prefetch_codes<C>(m, shared.units, end - begin);
-    if (!up) {
-      for (int slot = first_slot + static_cast<int>(threadIdx.x); slot < end_slot; slot += C::kThreads) {
-        wait_until_at_least(&call.done[slot], up_units);
-      }
+    mark(call, batch.phase, kPreviousDone);
+  }
+  // First every input vector; then the product; then, of down, the slots that are done.
+  Source source = up ? kToken : kSums;
+  int vector = 0;
+  int slot = 0;
+  bool multiplied = false;
+#pragma unroll 1
+  for (;;) {
+    int which = batch.vector_base + vector;
+    if (multiplied) {
+      which = slot;
+      if (slot == shared.batch.end_slot) break;
+      if (threadIdx.x == 0) shared.last = count_units(call, shared.batch, slot);
+      ++slot;
       __syncthreads();
-      mark(call, phase, kPreviousDone);
+      const bool last = shared.last != 0;
+      __syncthreads();  // shared.last is written again
+      if (!last) continue;
+      source = kSums;
     }
-    for (int v = 0; v < vectors; ++v) {
-      float* vector = dynamic + call.first_vector + v * call.vector_stride[phase];
-      if (up) {
-        load_token<C>(call, shared, scratch, vector, v, vector_base + v);
+    const int n = source == kSums ? call.matrix[multiplied ? 1 : 0].rows : call.matrix[up ? 0 : 1].cols;
+    int infinite = 0;
+    auto load = [&](int first, bool inside, float(&v)[kRadix]) {
+      if (source == kToken) {
+        load_token(call, which, first, v);
+      } else if (source == kSums) {
+        load_sums(call, multiplied ? 1 : 0, which, first, v);
       } else {
-        const int slot = vector_base + v;
-        make_down_x<C>(call, shared, scratch, vector, v, slot, begin <= slot * grid.per_slot());
+        int of_lane = 0;
+        load_activation<C>(call, scratch, shared.expert[which], first, v, of_lane);
+        infinite += inside ? of_lane : 0;
       }
+    };
+    auto meanwhile = [&] {
+      if (!multiplied && vector == 0 && source != kActivation) prefetch_batch<C>(call, shared);
+    };
+    fused_hadamard<C::kThreads>(scratch, n, load, meanwhile);
+    if (multiplied) {
+      finish_slot<C>(call, shared, scratch, which);
+      __syncthreads();  // scratch is written again
+      continue;
     }
-    mark(call, phase, kVectorsMade);
+    if (source == kSums) {
+      source = kActivation;
+      continue;
+    }
+    // Every block that needs the slot was here: one alone counts.
+    if (infinite != 0 && shared.batch.begin <= which * call.matrix[1].units) {
+      atomicAdd(call.overflow, static_cast<unsigned long long>(infinite));
+    }
+    const int stride = call.vector_stride[up ? 0 : 1];
+    store_vector<C>(shared, scratch, n, dynamic + call.first_vector + vector * stride, stride, vector);
+    __syncthreads();  // scratch is written again
+    ++vector;
+    if (vector < shared.batch.vectors) {
+      source = up ? kToken : kSums;
+      continue;
+    }
+    mark(call, shared.batch.phase, kVectorsMade);
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
-    mark(call, phase, kTableLoaded);
-    const UnitList list{shared.units, end - begin, &shared.taken};
-    if constexpr (C::kFast) {
-      fast_product<C>(m, tables, list, shared.scales[phase], shared.vector_scale, dynamic, call.partial[phase]);
-    } else {
-      exact_product<C>(m, tables, list, shared.scales[phase], dynamic, call.partial[phase]);
-    }
+    mark(call, shared.batch.phase, kTableLoaded);
+    const UnitList list{shared.units, shared.batch.end - shared.batch.begin, &shared.taken};
+    product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
+                      call.partial[shared.batch.phase]);
     __syncthreads();
-    mark(call, phase, kProductDone);
-    auto count_units = [&](int slot) {  // how many of the slot are done now
-      const int units = min(end, (slot + 1) * grid.per_slot()) - max(begin, slot * grid.per_slot());
-      return add_acquire_release(&call.done[phase * kFusedSlots + slot], units) + units;
-    };
-    if (up) {
-      for (int slot = first_slot + static_cast<int>(threadIdx.x); slot < end_slot; slot += C::kThreads) count_units(slot);
-    } else {
-      for (int slot = first_slot; slot < end_slot; ++slot) {
-        if (threadIdx.x == 0) shared.last = count_units(slot) == grid.per_slot();
-        __syncthreads();
-        if (shared.last) hand_down_to_out<C>(call, shared, scratch, slot);
-        __syncthreads();  // shared.last is written again
+    mark(call, shared.batch.phase, kProductDone);
+    multiplied = true;
+    slot = shared.batch.first_slot;
+    if (shared.batch.phase == 0) {
+      for (slot += static_cast<int>(threadIdx.x); slot < shared.batch.end_slot; slot += C::kThreads) {
+        count_units(call, shared.batch, slot);
       }
+      break;
     }
-    mark(call, phase, kHandedOver);
-    begin = end;
   }
+  mark(call, shared.batch.phase, kHandedOver);
 }
 
 // grid: any number of thread blocks, C::kThreads threads; both phases in one launch: all of them resident at once.
@@ -490,7 +526,13 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   GLQ_DYNAMIC_SHARED(float, dynamic);
   __shared__ FusedShared shared;
   mark(call, call.first_phase, kStarted);
-  if (C::kSharedTable) start_copy<C::kThreads>(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
+  if (prepares<C>()) {
+    if (C::kSharedTable) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
+    const int thread = static_cast<int>(blockIdx.x * 32 + threadIdx.x % 32);
+    for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
+      prefetch(call.matrix[phase].sv, 2 * call.matrix[phase].cols, thread, static_cast<int>(gridDim.x * 32));
+    }
+  }
   if (call.dependent) {
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.
@@ -502,12 +544,31 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   mark(call, call.first_phase, kSlotsFound);
 
   const unsigned char* base = reinterpret_cast<const unsigned char*>(C::kSharedTable ? dynamic : reinterpret_cast<const float*>(call.table));
-  Tables tables{base, base + 4 * call.small_word, base + 4 * call.wide_word, call.fold_bytes, {}};
+  Tables tables{base, base + 4 * call.small_word, call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
+  const int slots = shared.first_slot[call.tokens];
 #pragma unroll 1
   for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
-    run_phase<C>(call, shared, dynamic, tables, phase);
+    const FusedMatrix& m = call.matrix[phase];
+    if (phase == 1 && slots < call.tokens * call.top_k) {  // a token without experts is written by nobody else
+      for (int t = blockIdx.x; t < call.tokens; t += gridDim.x) {
+        if (shared.first_slot[t] == shared.first_slot[t + 1]) combine<C>(call, shared, t);
+      }
+    }
+    const int begin = first_unit(call, m, slots, static_cast<int>(blockIdx.x));
+    const int last = first_unit(call, m, slots, static_cast<int>(blockIdx.x) + 1);
+    if (begin == last) continue;
+    Batch batch = next_batch(call, shared, phase, begin, last);
+    for (;;) {
+      run_batch<C>(call, shared, dynamic, tables, batch);
+      __syncthreads();  // the units are written again
+      if (shared.batch.end == shared.batch.last) break;
+      batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last);
+      __syncthreads();  // the batch is written again
+    }
+    phase = shared.batch.phase;  // read again, like the batch
+    __syncthreads();
   }
   // The slots' counters stood for up's sums; whoever waits for this kernel waits for up too.
   if (call.dependent && call.first_phase == 1) wait_for_previous_kernel();

@@ -10,13 +10,6 @@
 namespace glq {
 namespace {
 
-Starter select(const FusedConfig& config, int stages, bool small, bool shared_table) {
-  if (config.fast) return select_fast(stages, small, shared_table);
-  if (stages == 2 && !small) return select_exact_2(config, shared_table);
-  if (stages == 3 && small) return select_exact_3_small(config, shared_table);
-  return select_exact_rest(config, stages, small, shared_table);
-}
-
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 int scratch_floats(const FusedCall& call) {
@@ -49,17 +42,13 @@ void launch_phases(FusedCall call, int first_phase, int last_phase, const FusedC
   if (!plan_shared(call, limits.shared_bytes, true) && !plan_shared(call, limits.shared_bytes, false)) {
     throw std::runtime_error("a thread block's shared memory does not hold one vector of this layer");
   }
-  const FusedMatrix& m = call.matrix[first_phase];
-  const Starter start = select(config, m.stages, m.small, call.table_in_shared);
-  if (start == nullptr) throw std::runtime_error("this fused configuration is not compiled");
+  const Starter start = config.fast ? select_fast(call.table_in_shared) : select_exact(call.table_in_shared);
   LaunchPlan plan = common;
   plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch_floats(call));
   start(call, plan, stream);
 }
 
 }  // namespace
-
-bool has_fused(const FusedConfig& config, int stages, bool small) { return select(config, stages, small, true) != nullptr; }
 
 void launch_fused(const FusedCall& given, const FusedConfig& config, const DeviceLimits& limits, cudaStream_t stream) {
   FusedCall call = given;
@@ -72,17 +61,15 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
       throw std::runtime_error("too large a matrix for so many slots");
     }
   }
-  if (!config.wide) call.table_words = call.wide_word;
   const Exponents exponents = nibble_exponents();
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);
   LaunchPlan plan;
   plan.blocks = config.blocks > 0 ? config.blocks : limits.multiprocessors;
-  for (FusedMatrix& m : call.matrix) set_units(m, config.fast ? 16 : 32 / config.lanes);
+  for (FusedMatrix& m : call.matrix) set_units(m);
   call.by_top_k = divide_by(call.top_k);
   call.by_thread_blocks = divide_by(plan.blocks);
-  const FusedMatrix* m = call.matrix;
-  plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors &&
-                     m[0].stages == m[1].stages && m[0].small == m[1].small;
+  call.wide_x = call.element_stride == 1 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && call.token_stride % 8 == 0;
+  plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors;
   plan.dependent = config.dependent && limits.capability >= 90;
   call.dependent = plan.dependent;
   if (plan.cooperative) {

@@ -16,7 +16,4 @@ struct DeviceLimits {
 // filled in here. The workspace must hold call.tokens * call.top_k <= kFusedSlots slots.
 void launch_fused(const FusedCall& call, const FusedConfig& config, const DeviceLimits& limits, cudaStream_t stream);
 
-// Whether the kernels of `config` are compiled for matrices of these stages.
-bool has_fused(const FusedConfig& config, int stages, bool small);
-
 }  // namespace glq

@@ -8,24 +8,23 @@
 
 namespace glq {
 
-// Copies `bytes` (a multiple of 16) into shared memory while the block goes on. `ready`: a barrier in shared memory of this
-// copy alone. All threads call both; after wait_for_copy the block needs a barrier before anyone reads.
-template <int THREADS>
+// One warp starts a copy of `bytes` (a multiple of 16) into shared memory, the block goes on. `ready`: a barrier in shared
+// memory of this copy alone. All threads wait for it, and a barrier of the block stands between its start and their waiting
+// and, below sm_90, between that and their reading.
 __device__ __forceinline__ void start_copy(void* shared, const void* global, int bytes, unsigned long long* ready) {
   const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #if __CUDA_ARCH__ >= 900
-  // One warp hands 32 pieces to the copy engine; every block begins elsewhere, so that they do not ask one slice of L2 for
-  // the same lines at once.
-  if (threadIdx.x >= 32) return;
   const unsigned int barrier = static_cast<unsigned int>(__cvta_generic_to_shared(ready));
-  if (threadIdx.x == 0) {
+  if (lane == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
   }
   __syncwarp();
+  // Every block begins elsewhere, so that they do not ask one slice of L2 for the same lines at once.
   const int piece = (bytes / 16 + 31) / 32 * 16;
-  const int first = static_cast<int>((threadIdx.x + blockIdx.x) % 32) * piece;
+  const int first = (lane + static_cast<int>(blockIdx.x)) % 32 * piece;
   const int size = min(piece, bytes - first);
   if (size > 0) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + first),
@@ -33,7 +32,7 @@ __device__ __forceinline__ void start_copy(void* shared, const void* global, int
                  : "memory");
   }
 #else
-  for (int at = 16 * static_cast<int>(threadIdx.x); at < bytes; at += 16 * THREADS) {
+  for (int at = 16 * lane; at < bytes; at += 16 * 32) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(static_cast<const char*>(global) + at)
                  : "memory");
   }

@@ -11,30 +11,15 @@
 
 namespace glq {
 
-// STAGES of the matrix; SMALL: the third reads the small table. The rest as in FusedConfig.
-template <int STAGES, bool SMALL, int LANES, bool WIDE, int THREADS, bool SHARED_TABLE>
-struct ExactTraits {
-  static constexpr bool kFast = false;
-  static constexpr int kStages = STAGES;
-  static constexpr bool kSmall = SMALL;
-  static constexpr int kLanes = LANES;
-  static constexpr bool kWide = WIDE;
+// FAST: free order. SHARED_TABLE: a block's shared memory holds the table.
+template <bool FAST, int THREADS, bool SHARED_TABLE>
+struct FusedTraits {
+  static constexpr bool kFast = FAST;
   static constexpr int kThreads = THREADS;
   static constexpr bool kSharedTable = SHARED_TABLE;
-  static constexpr int kUnitRows = 32 / LANES;
 };
 
-template <int STAGES, bool SMALL, int THREADS, bool SHARED_TABLE>
-struct FastTraits {
-  static constexpr bool kFast = true;
-  static constexpr int kStages = STAGES;
-  static constexpr bool kSmall = SMALL;
-  static constexpr int kLanes = 4;
-  static constexpr bool kWide = false;
-  static constexpr int kThreads = THREADS;
-  static constexpr bool kSharedTable = SHARED_TABLE;
-  static constexpr int kUnitRows = 16;
-};
+constexpr int kExactLanes = 2;  // that share a row
 
 // Rows x one split of one slot's matrix.
 struct alignas(16) Unit {
@@ -50,7 +35,6 @@ struct alignas(16) Unit {
 struct Tables {
   const unsigned char* big;
   const unsigned char* small_words;
-  const unsigned char* small_wide;
   uint32_t fold_bytes;
   Exponents exponents;
 };
@@ -72,26 +56,19 @@ __device__ __forceinline__ uint32_t part_of(const uint4& v, int k) {
   return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
 }
 
-template <class C, int HALF>
-__device__ __forceinline__ float exact_block(const Tables& tables, const uint32_t (&word)[C::kStages],
-                                             const float (&scale)[C::kStages], const float4& x_low,
-                                             const float4& x_high) {
+// STAGES of the matrix; SMALL: the third reads the small table.
+template <int STAGES, bool SMALL, int HALF>
+__device__ __forceinline__ float exact_block(const Tables& tables, const uint32_t (&word)[STAGES], const float (&scale)[STAGES],
+                                             const float4& x_low, const float4& x_high) {
   float c[8];
-  unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[0]), tables.fold_bytes),
-                             tables.exponents, c);
+  unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[0]), tables.fold_bytes), tables.exponents, c);
 #pragma unroll
-  for (int s = 1; s < C::kStages; ++s) {
+  for (int s = 1; s < STAGES; ++s) {
     float next[8];
-    if (C::kSmall && s == 2) {
-      const uint32_t bytes = code_bytes<HALF>(word[s]);
-      if (C::kWide) {
-        unpack8(*reinterpret_cast<const uint4*>(tables.small_wide + 4 * bytes), next);
-      } else {
-        unpack_nibbles(*reinterpret_cast<const uint32_t*>(tables.small_words + bytes), tables.exponents, next);
-      }
+    if (SMALL && s == 2) {
+      unpack_nibbles(*reinterpret_cast<const uint32_t*>(tables.small_words + code_bytes<HALF>(word[s])), tables.exponents, next);
     } else {
-      unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes),
-                                 tables.exponents, next);
+      unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes), tables.exponents, next);
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) c[k] = fma_once(scale[s], next[k], c[k]);
@@ -103,43 +80,27 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
   return add(add(add(p[0], p[4]), add(p[2], p[6])), add(add(p[1], p[5]), add(p[3], p[7])));
 }
 
-// The four pair sums of a chunk. TAIL: only `left` of its blocks exist; a pair that does not is +0, which changes nothing.
-template <class C, bool TAIL>
-__device__ __forceinline__ void chunk_pairs(const Tables& tables, const uint4 (&codes)[C::kStages],
-                                            const float (&scale)[C::kStages], const float* x, int left,
-                                            float (&pair)[4]) {
-  const float4* inputs = reinterpret_cast<const float4*>(x);
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    uint32_t word[C::kStages];
-#pragma unroll
-    for (int s = 0; s < C::kStages; ++s) word[s] = part_of(codes[s], w);
-    const float even = exact_block<C, 0>(tables, word, scale, inputs[4 * w], inputs[4 * w + 1]);
-    const float odd = exact_block<C, 1>(tables, word, scale, inputs[4 * w + 2], inputs[4 * w + 3]);
-    pair[w] = add(even, odd);
-    if (TAIL) pair[w] = 2 * w + 1 < left ? pair[w] : (2 * w < left ? even : 0.0f);
-  }
-}
-
-template <class C>
+// Past the end of a row the codes are 0 and the inputs +0, so that a pair sum there is a zero, or an odd last block's sum
+// and a zero: neither changes a sum that began at +0 (and is never -0). Scales are finite (fused.py).
+template <int STAGES, bool SMALL>
 __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                               const float (*scales)[kFusedStages], const float* shared,
                                               float* __restrict__ partial) {
-  constexpr int kSpan = C::kLanes * kChunkBlocks;
+  constexpr int kSpan = kExactLanes * kChunkBlocks;
   const int lane = threadIdx.x % 32;
-  const int chunk = lane % C::kLanes;
-  const int row = lane / C::kLanes;
-  const uint4* planes[C::kStages];
+  const int chunk = lane % kExactLanes;
+  const int row = lane / kExactLanes;
+  const uint4* planes[STAGES];
 #pragma unroll
-  for (int s = 0; s < C::kStages; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
+  for (int s = 0; s < STAGES; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
 
-  uint4 ahead[C::kStages];
+  uint4 ahead[STAGES];
   auto fetch = [&](const Unit& unit, int span) {
     const bool inside = span * kSpan + chunk * kChunkBlocks < unit.blocks;
 #pragma unroll
-    for (int s = 0; s < C::kStages; ++s) {
+    for (int s = 0; s < STAGES; ++s) {
       ahead[s] = make_uint4(0, 0, 0, 0);
-      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (C::kLanes * kGroupRows));
+      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (kExactLanes * kGroupRows));
     }
   };
 
@@ -147,15 +108,15 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
   Unit unit = list.units[index < list.count ? index : 0];
   if (index < list.count) fetch(unit, 0);
   while (index < list.count) {
-    float scale[C::kStages];
+    float scale[STAGES];
 #pragma unroll
-    for (int s = 0; s < C::kStages; ++s) scale[s] = scales[unit.slot][s];
+    for (int s = 0; s < STAGES; ++s) scale[s] = scales[unit.slot][s];
     const Unit current = unit;
     float acc = 0.0f;
     for (int span = 0; span * kSpan < current.blocks; ++span) {
-      uint4 codes[C::kStages];
+      uint4 codes[STAGES];
 #pragma unroll
-      for (int s = 0; s < C::kStages; ++s) codes[s] = ahead[s];
+      for (int s = 0; s < STAGES; ++s) codes[s] = ahead[s];
       if ((span + 1) * kSpan < current.blocks) {
         fetch(current, span + 1);
       } else {
@@ -165,15 +126,30 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
           fetch(unit, 0);
         }
       }
-      const float* x = shared + current.x + (span * C::kLanes + chunk) * (kChunkBlocks * 8);
+      const float4* x = reinterpret_cast<const float4*>(shared + current.x + (span * kExactLanes + chunk) * (kChunkBlocks * 8));
       float pair[4];
-      if ((span + 1) * kSpan <= current.blocks) {
-        chunk_pairs<C, false>(tables, codes, scale, x, 0, pair);
-      } else {
-        chunk_pairs<C, true>(tables, codes, scale, x, current.blocks - (span * C::kLanes + chunk) * kChunkBlocks, pair);
+      // In halves: the instruction cache holds a short loop better than a long one without jumps.
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        pair[0] = pair[2];
+        pair[1] = pair[3];
+#pragma unroll
+        for (int w = 0; w < 2; ++w) {
+          uint32_t word[STAGES];
+#pragma unroll
+          for (int s = 0; s < STAGES; ++s) word[s] = w == 0 ? codes[s].x : codes[s].y;
+          pair[2 + w] = add(exact_block<STAGES, SMALL, 0>(tables, word, scale, x[4 * w], x[4 * w + 1]),
+                            exact_block<STAGES, SMALL, 1>(tables, word, scale, x[4 * w + 2], x[4 * w + 3]));
+        }
+#pragma unroll
+        for (int s = 0; s < STAGES; ++s) {
+          codes[s].x = codes[s].z;
+          codes[s].y = codes[s].w;
+        }
+        x += 8;
       }
 #pragma unroll
-      for (int from = 0; from < C::kLanes; ++from) {
+      for (int from = 0; from < kExactLanes; ++from) {
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
           // Only the first lane of a row has the chain; the others add along.
@@ -191,23 +167,24 @@ __device__ __forceinline__ void nibbles_to_bytes(uint32_t word, uint32_t& even, 
   odd = (word ^ 0x88888888u) & 0xF0F0F0F0u;
 }
 
-template <class C>
+template <int STAGES, bool SMALL>
 __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                              const float (*scales)[kFusedStages], const float* vector_scale,
                                              const float* shared, float* __restrict__ partial) {
   constexpr int kSpan = 4 * kChunkBlocks;
+  constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
   const int lane = threadIdx.x % 32;
   const int chunk = lane % 4;
   const int row = lane / 4;
-  const uint4* planes[C::kStages];
+  const uint4* planes[STAGES];
 #pragma unroll
-  for (int s = 0; s < C::kStages; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
+  for (int s = 0; s < STAGES; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
 
-  uint4 ahead[C::kStages][2];
+  uint4 ahead[STAGES][2];
   auto fetch = [&](const Unit& unit, int span) {
     const bool inside = span * kSpan + chunk * kChunkBlocks < unit.blocks;  // past it the inputs are zeros
 #pragma unroll
-    for (int s = 0; s < C::kStages; ++s) {
+    for (int s = 0; s < STAGES; ++s) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         ahead[s][half] = make_uint4(0, 0, 0, 0);
@@ -216,54 +193,67 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
     }
   };
   auto nibbles = [&](int s, uint32_t bytes) {
-    if (C::kSmall && s == 2) return *reinterpret_cast<const uint32_t*>(tables.small_words + bytes);
+    if (SMALL && s == 2) return *reinterpret_cast<const uint32_t*>(tables.small_words + bytes);
     return folded_entry(tables.big, bytes, tables.fold_bytes);
   };
 
   int index = threadIdx.x / 32;
   Unit unit = list.units[index < list.count ? index : 0];
-  if (index < list.count) fetch(unit, 0);
+  if (kAhead && index < list.count) fetch(unit, 0);
   while (index < list.count) {
     const Unit current = unit;
-    int sums[C::kStages][4];
+    int sums[STAGES][4];
 #pragma unroll
-    for (int s = 0; s < C::kStages; ++s) sums[s][0] = sums[s][1] = sums[s][2] = sums[s][3] = 0;
+    for (int s = 0; s < STAGES; ++s) sums[s][0] = sums[s][1] = sums[s][2] = sums[s][3] = 0;
     for (int span = 0; span * kSpan < current.blocks; ++span) {
-      uint4 codes[C::kStages][2];
+      uint4 codes[STAGES][2];
+      if (!kAhead) fetch(current, span);
 #pragma unroll
-      for (int s = 0; s < C::kStages; ++s) {
+      for (int s = 0; s < STAGES; ++s) {
         codes[s][0] = ahead[s][0];
         codes[s][1] = ahead[s][1];
       }
       if ((span + 1) * kSpan < current.blocks) {
-        fetch(current, span + 1);
+        if (kAhead) fetch(current, span + 1);
       } else {
         index = list.next(lane);
         if (index < list.count) {
           unit = list.units[index];
-          fetch(unit, 0);
+          if (kAhead) fetch(unit, 0);
         }
       }
       // A lane's columns beyond the fourth repeat: nothing reads them.
       const uint2* x = reinterpret_cast<const uint2*>(shared + current.x + span * (kSpan * 8)) + chunk * 4 + row % 4;
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < kChunkBlocks; ++i) {
-        const uint2 b = x[i * 16];
+        for (int i = 0; i < kChunkBlocks / 2; ++i) {
+          const uint2 b = x[i * 16];
 #pragma unroll
-        for (int s = 0; s < C::kStages; ++s) {
-          const uint32_t upper = part_of(codes[s][0], i / 2);
-          const uint32_t lower = part_of(codes[s][1], i / 2);
-          uint32_t a0, a1, a2, a3;
-          nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(upper) : code_bytes<1>(upper)), a0, a2);
-          nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(lower) : code_bytes<1>(lower)), a1, a3);
-          multiply_s8(sums[s], a0, a1, a2, a3, b.x, b.y);
+          for (int s = 0; s < STAGES; ++s) {
+            const uint32_t upper = i < 2 ? codes[s][0].x : codes[s][0].y;
+            const uint32_t lower = i < 2 ? codes[s][1].x : codes[s][1].y;
+            uint32_t a0, a1, a2, a3;
+            nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(upper) : code_bytes<1>(upper)), a0, a2);
+            nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(lower) : code_bytes<1>(lower)), a1, a3);
+            multiply_s8(sums[s], a0, a1, a2, a3, b.x, b.y);
+          }
         }
+#pragma unroll
+        for (int s = 0; s < STAGES; ++s) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            codes[s][r].x = codes[s][r].z;
+            codes[s][r].y = codes[s][r].w;
+          }
+        }
+        x += kChunkBlocks / 2 * 16;
       }
     }
     // Columns 0 and 1 are in lane 4g, columns 2 and 3 in lane 4g + 1; of rows g and g + 8.
     float total[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int s = 0; s < C::kStages; ++s) {
+    for (int s = 0; s < STAGES; ++s) {
       const float factor = s == 0 ? 1.0f : scales[current.slot][s];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -278,6 +268,33 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
       partial[current.out + row] = mul(total[0], factor);
       partial[current.out + row + 8] = mul(total[1], factor);
     }
+  }
+}
+
+template <int STAGES, bool SMALL, bool FAST>
+__device__ __forceinline__ void product_of(const FusedMatrix& m, const Tables& tables, const UnitList& list,
+                                           const float (*scales)[kFusedStages], const float* vector_scale,
+                                           const float* shared, float* __restrict__ partial) {
+  if constexpr (FAST) {
+    fast_product<STAGES, SMALL>(m, tables, list, scales, vector_scale, shared, partial);
+  } else {
+    exact_product<STAGES, SMALL>(m, tables, list, scales, shared, partial);
+  }
+}
+
+// One kernel for any number of stages: layers that differ in it share all other instructions in the cache.
+template <bool FAST, typename... Rest>
+__device__ __forceinline__ void product(const FusedMatrix& m, Rest&&... rest) {
+  if (m.stages == 2) {
+    product_of<2, false, FAST>(m, rest...);
+  } else if (m.stages == 3 && m.small) {
+    product_of<3, true, FAST>(m, rest...);
+  } else if (m.stages == 1) {
+    product_of<1, false, FAST>(m, rest...);
+  } else if (m.stages == 3) {
+    product_of<3, false, FAST>(m, rest...);
+  } else {
+    product_of<4, false, FAST>(m, rest...);
   }
 }
 

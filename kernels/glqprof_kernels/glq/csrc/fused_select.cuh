@@ -1,4 +1,4 @@
-// One compiled fused kernel behind a function pointer; the instances are spread over files that compile side by side.
+// One compiled fused kernel behind a function pointer; the two files compile side by side.
 #pragma once
 
 #include "fused_kernel.cuh"
@@ -42,34 +42,11 @@ void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t str
 #endif
 }
 
-Starter select_exact_2(const FusedConfig& config, bool shared_table);
-Starter select_exact_3_small(const FusedConfig& config, bool shared_table);
-Starter select_exact_rest(const FusedConfig& config, int stages, bool small, bool shared_table);
-Starter select_fast(int stages, bool small, bool shared_table);
+Starter select_exact(bool shared_table);
+Starter select_fast(bool shared_table);
 
 // Where a block's shared memory is too small for the table: it stays in global memory, and threads get more registers.
 constexpr int kFallbackThreads = 256;
 constexpr int kThreads = 512;
-
-// What is compiled without GLQ_FUSED_TUNING.
-inline bool is_default_exact(const FusedConfig& c) { return c.lanes == 2 && !c.wide; }
-
-template <int STAGES, bool SMALL>
-Starter default_exact(bool shared_table) {
-  return shared_table ? start_fused<ExactTraits<STAGES, SMALL, 2, false, kThreads, true>>
-                      : start_fused<ExactTraits<STAGES, SMALL, 2, false, kFallbackThreads, false>>;
-}
-
-#if defined(GLQ_FUSED_TUNING)
-// The alternatives that a device run compares.
-template <int STAGES, bool SMALL>
-Starter tuned_exact(const FusedConfig& c) {
-  if (c.lanes == 1 && !c.wide) return start_fused<ExactTraits<STAGES, SMALL, 1, false, kThreads, true>>;
-  if constexpr (SMALL) {
-    if (c.lanes == 2 && c.wide) return start_fused<ExactTraits<STAGES, SMALL, 2, true, kThreads, true>>;
-  }
-  return nullptr;
-}
-#endif
 
 }  // namespace glq

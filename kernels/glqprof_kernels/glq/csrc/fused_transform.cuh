@@ -39,9 +39,10 @@ __device__ __forceinline__ void butterflies_in_warp(float (&v)[kRadix], int firs
 
 // Transforms, without the scale, the n values of which load(first, inside, v) gives eight into data[padded(i)]. A thread reads
 // and writes the same eight elements up to the first barrier; lanes past the end (`inside` false) read along with the last
-// lane, since a warp that splits before its shuffles takes them one at a time. Ends with a barrier.
-template <int THREADS, typename Load>
-__device__ __forceinline__ void fused_hadamard(float* data, int n, Load load) {
+// lane, since a warp that splits before its shuffles takes them one at a time. meanwhile() runs behind the first barrier. Ends with a
+// barrier.
+template <int THREADS, typename Load, typename Meanwhile>
+__device__ __forceinline__ void fused_hadamard(float* data, int n, Load load, Meanwhile meanwhile) {
   for (int base = static_cast<int>(threadIdx.x) / 32 * kWarpSpan; base < n; base += THREADS * kRadix) {
     const int first = base + static_cast<int>(threadIdx.x) % 32 * kRadix;
     const bool inside = first < n;
@@ -57,6 +58,7 @@ __device__ __forceinline__ void fused_hadamard(float* data, int n, Load load) {
     }
   }
   __syncthreads();
+  meanwhile();
   strided_passes(data, n, kWarpSpan);
 }
 
