@@ -55,10 +55,12 @@ __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark whic
   }
 }
 
-// Transforms need fewer warps than a block has: the last one prepares the product meanwhile.
+// Transforms need fewer warps than a block has: the last ones prepare the product meanwhile, each its part.
+enum Duty : int { kUnitsDuty = 1, kScalesDuty, kCopyDuty };
+
 template <class C>
-__device__ __forceinline__ bool prepares() {
-  return threadIdx.x >= C::kThreads - 32;
+__device__ __forceinline__ bool has_duty(Duty duty) {
+  return static_cast<int>(threadIdx.x) / 32 == C::kThreads / 32 - duty;
 }
 
 // One thread a slot. Ends with a barrier.
@@ -128,10 +130,10 @@ __device__ __forceinline__ int first_unit(const FusedCall& call, const FusedMatr
   return row_group * m.splits + m.by_split_blocks(at - row_group * m.blocks + m.split_blocks - 1);
 }
 
-// By one warp: the batch's units and scales. Full units come first in the list: the short ones, of a last split, even out
-// the end.
+// By one warp: the batch's units. Full ones come first in the list: the short ones, of a last split, even out the end.
 template <class C>
-__device__ __forceinline__ void prepare_units(const FusedCall& call, FusedShared& shared, int phase, const Batch& batch) {
+__device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& shared, const Batch& batch) {
+  const int phase = batch.phase;
   const FusedMatrix& m = call.matrix[phase];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int before = m.by_splits(batch.begin);
@@ -160,6 +162,12 @@ __device__ __forceinline__ void prepare_units(const FusedCall& call, FusedShared
     u.unused = 0;
     shared.units[split + 1 == m.splits ? full + last_splits : unit - batch.begin - last_splits] = u;
   }
+}
+
+// By one warp: the scales of the batch's slots.
+__device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared& shared, const Batch& batch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const FusedMatrix& m = call.matrix[batch.phase];
 #pragma unroll 1
   for (int slot = batch.first_slot + lane; slot < batch.end_slot; slot += 32) {
 #pragma unroll
@@ -167,32 +175,35 @@ __device__ __forceinline__ void prepare_units(const FusedCall& call, FusedShared
   }
 }
 
-// What L2 is asked for ahead of its use: every warp's first unit, and the signs that are needed after the product.
+// Asks L2 for the signs that are needed after the product.
 template <class C>
-__device__ __forceinline__ void prefetch_batch(const FusedCall& call, const FusedShared& shared) {
+__device__ __forceinline__ void prefetch_signs(const FusedCall& call, const FusedShared& shared) {
+  const Batch& batch = shared.batch;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (call.last_phase == 1) prefetch(call.matrix[1].sv, 2 * call.matrix[1].cols, thread, C::kThreads);
+#pragma unroll 1
+  for (int slot = batch.first_slot; slot < batch.end_slot; ++slot) {
+    const FusedMatrix& m = call.matrix[batch.phase];
+    prefetch(m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows, 2 * m.rows, thread, C::kThreads);
+  }
+}
+
+// Asks L2 for every warp's first unit.
+template <class C>
+__device__ __forceinline__ void prefetch_codes(const FusedCall& call, const FusedShared& shared) {
   const Batch& batch = shared.batch;
   const FusedMatrix& m = call.matrix[batch.phase];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp < batch.end - batch.begin) {
-    constexpr int kParts = kUnitRows / 2;  // 32 bytes, of a chunk's rows
-    const Unit& unit = shared.units[warp];
-    const int parts = (unit.blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
+  if (warp >= batch.end - batch.begin) return;
+  constexpr int kParts = kUnitRows / 2;  // 32 bytes, of a chunk's rows
+  const Unit& unit = shared.units[warp];
+  const int parts = (unit.blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
 #pragma unroll 1
-    for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
-      const uint64_t at = unit.code + part / kParts * kGroupRows + part % kParts * 2;
+  for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
+    const uint64_t at = unit.code + part / kParts * kGroupRows + part % kParts * 2;
 #pragma unroll
-      for (int s = 0; s < kFusedStages; ++s) {
-        if (s < m.stages) prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at);
-      }
-    }
-  }
-#pragma unroll 1
-  for (int slot = batch.first_slot; slot < batch.end_slot; ++slot) {
-#pragma unroll 1
-    for (int p = batch.phase; p <= call.last_phase; ++p) {
-      const FusedMatrix& of = call.matrix[p];
-      prefetch(of.su + static_cast<int64_t>(shared.expert[slot]) * of.rows, 2 * of.rows, static_cast<int>(threadIdx.x),
-               C::kThreads);
+    for (int s = 0; s < kFusedStages; ++s) {
+      if (s < m.stages) prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at);
     }
   }
 }
@@ -279,24 +290,38 @@ __device__ __forceinline__ void load_activation(const FusedCall& call, const flo
   }
 }
 
-// Element i of an input vector in shared memory; exact: the fp16 value as a float, and +0 up to whole chunks of every lane.
+// The transform's end: eight elements of an input vector, before they are rounded.
+__device__ __forceinline__ void scaled_values(const float* data, int n, int first, float (&v)[kRadix]) {
+  const float scale = block_scale(first, n);
+#pragma unroll
+  for (int k = 0; k < kRadix; ++k) v[k] = mul(data[padded(first) + k], scale);
+}
+
+// An input vector in shared memory, +0 from n up to `stride`. Exact: the fp16 values as floats.
 // Fast: fixed point. 2^k < 2^22 / largest magnitude; the integer in three signed bytes, highest first, and a zero; for each
 // block a part's coordinates 0, 2, 4, 6 and 1, 3, 5, 7; blocks ordered within 32 as fast_product reads them.
 template <class C>
 __device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride, int index) {
-  auto value = [&](int i) { return mul(data[padded(i)], block_scale(i, n)); };
   if (!C::kFast) {
-#pragma unroll 2
-    for (int i = threadIdx.x; i < stride; i += C::kThreads) {
-      vector[i] = i < n ? half_to_float(round_to_half(value(i))) : 0.0f;
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x) * kRadix; first < stride; first += C::kThreads * kRadix) {
+      float v[kRadix] = {};
+      if (first < n) {
+        scaled_values(data, n, first, v);
+#pragma unroll
+        for (int k = 0; k < kRadix; ++k) v[k] = half_to_float(round_to_half(v[k]));
+      }
+      store_floats(vector + first, v);
     }
     return;
   }
   unsigned int peak = 0;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < n; i += C::kThreads) {
-    const unsigned int magnitude = __float_as_uint(value(i)) & 0x7FFFFFFFu;
-    peak = magnitude > peak ? magnitude : peak;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) * kRadix; first < n; first += C::kThreads * kRadix) {
+    float v[kRadix];
+    scaled_values(data, n, first, v);
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) peak = max(peak, __float_as_uint(v[k]) & 0x7FFFFFFFu);
   }
   peak = __reduce_max_sync(0xFFFFFFFFu, peak);
   if (threadIdx.x % 32 == 0) atomicMax(&shared.peak[index], peak);
@@ -311,12 +336,14 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, const float* d
   }
   uint4* parts = reinterpret_cast<uint4*>(vector);
 #pragma unroll 1
-  for (int j = threadIdx.x; j < stride / 8; j += C::kThreads) {
+  for (int first = static_cast<int>(threadIdx.x) * kRadix; first < stride; first += C::kThreads * kRadix) {
     uint32_t bytes[3][2] = {};
-    if (finite && 8 * j < n) {
+    if (finite && first < n) {
+      float v[kRadix];
+      scaled_values(data, n, first, v);
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const int whole = __float2int_rn(mul(value(8 * j + k), up));
+      for (int k = 0; k < kRadix; ++k) {
+        const int whole = __float2int_rn(mul(v[k], up));
         const int middle = (whole + 128) >> 8;
         const int high = (middle + 128) >> 8;
         const int at = 8 * (k / 2);
@@ -325,6 +352,7 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, const float* d
         bytes[2][k % 2] |= static_cast<uint32_t>(whole & 255) << at;
       }
     }
+    const int j = first / kRadix;
     uint4* to = parts + (((j / 32) * 8 + j % 8) * 4 + (j % 32) / 8) * 2;
     to[0] = make_uint4(bytes[0][0], bytes[0][1], bytes[1][0], bytes[1][1]);
     to[1] = make_uint4(bytes[2][0], bytes[2][1], 0, 0);
@@ -431,9 +459,10 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
                                           const Batch& batch) {
   const bool up = batch.phase == 0;
   float* scratch = dynamic + call.scratch;
-  if (prepares<C>()) {
+  if (has_duty<C>(kUnitsDuty)) list_units<C>(call, shared, batch);
+  if (has_duty<C>(kScalesDuty)) {
     if (threadIdx.x % 32 == 0) shared.batch = batch;
-    prepare_units<C>(call, shared, batch.phase, batch);
+    load_scales(call, shared, batch);
   }
   if (!up) {
     for (int slot = batch.first_slot + static_cast<int>(threadIdx.x); slot < batch.end_slot; slot += C::kThreads) {
@@ -475,7 +504,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       }
     };
     auto meanwhile = [&] {
-      if (!multiplied && vector == 0 && source != kActivation) prefetch_batch<C>(call, shared);
+      if (!multiplied && vector == 0 && source != kActivation) prefetch_codes<C>(call, shared);
     };
     fused_hadamard<C::kThreads>(scratch, n, load, meanwhile);
     if (multiplied) {
@@ -503,6 +532,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
+    prefetch_signs<C>(call, shared);
     const UnitList list{shared.units, shared.batch.end - shared.batch.begin, &shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
                       call.partial[shared.batch.phase]);
@@ -526,13 +556,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   GLQ_DYNAMIC_SHARED(float, dynamic);
   __shared__ FusedShared shared;
   mark(call, call.first_phase, kStarted);
-  if (prepares<C>()) {
-    if (C::kSharedTable) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
-    const int thread = static_cast<int>(blockIdx.x * 32 + threadIdx.x % 32);
-    for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
-      prefetch(call.matrix[phase].sv, 2 * call.matrix[phase].cols, thread, static_cast<int>(gridDim.x * 32));
-    }
-  }
+  if (C::kSharedTable && has_duty<C>(kCopyDuty)) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
   if (call.dependent) {
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.

@@ -87,6 +87,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
                                               const float (*scales)[kFusedStages], const float* shared,
                                               float* __restrict__ partial) {
   constexpr int kSpan = kExactLanes * kChunkBlocks;
+  constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
   const int lane = threadIdx.x % 32;
   const int chunk = lane % kExactLanes;
   const int row = lane / kExactLanes;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
 
   int index = threadIdx.x / 32;
   Unit unit = list.units[index < list.count ? index : 0];
-  if (index < list.count) fetch(unit, 0);
+  if (kAhead && index < list.count) fetch(unit, 0);
   while (index < list.count) {
     float scale[STAGES];
 #pragma unroll
@@ -115,15 +116,16 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
     float acc = 0.0f;
     for (int span = 0; span * kSpan < current.blocks; ++span) {
       uint4 codes[STAGES];
+      if (!kAhead) fetch(current, span);
 #pragma unroll
       for (int s = 0; s < STAGES; ++s) codes[s] = ahead[s];
       if ((span + 1) * kSpan < current.blocks) {
-        fetch(current, span + 1);
+        if (kAhead) fetch(current, span + 1);
       } else {
         index = list.next(lane);
         if (index < list.count) {
           unit = list.units[index];
-          fetch(unit, 0);
+          if (kAhead) fetch(unit, 0);
         }
       }
       const float4* x = reinterpret_cast<const float4*>(shared + current.x + (span * kExactLanes + chunk) * (kChunkBlocks * 8));

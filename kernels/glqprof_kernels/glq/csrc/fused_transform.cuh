@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fused_platform.cuh"
-#include "rht.cuh"
+#include "hadamard.cuh"
 
 namespace glq {
 
@@ -26,40 +26,73 @@ __device__ __forceinline__ void butterflies_in_warp(float (&v)[kRadix], int firs
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
     const bool paired = first < paired_below(n, kRadix * lanes);  // both of a pair, or neither
-    const uint32_t sign = (threadIdx.x & lanes) != 0 ? 0x80000000u : 0u;
+    const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
 #pragma unroll
     for (int k = 0; k < kRadix; ++k) {
       const float other = __shfl_xor_sync(0xFFFFFFFFu, v[k], lanes);
-      // a + b in the lower lane; in the upper one a + (-b), which is a - b
-      const float result = add(other, __uint_as_float(__float_as_uint(v[k]) ^ sign));
-      v[k] = paired ? result : v[k];
+      // a + b in the lower lane, a - b in the upper: 1 * v and -1 * v are exact, so this is one rounded addition.
+      if (paired) v[k] = fma_once(v[k], sign, other);
     }
   }
 }
 
-// Transforms, without the scale, the n values of which load(first, inside, v) gives eight into data[padded(i)]. A thread reads
-// and writes the same eight elements up to the first barrier; lanes past the end (`inside` false) read along with the last
-// lane, since a warp that splits before its shuffles takes them one at a time. meanwhile() runs behind the first barrier. Ends with a
-// barrier.
+// Strides S, 2S and 4S on data[padded(i)]. What a thread skips it has in common with its warp. Ends with a barrier.
+template <int S, int THREADS>
+__device__ __forceinline__ void strided_pass(float* data, int n) {
+  static_assert(S % 32 == 0, "a warp's elements differ below S");
+  constexpr int kApart = S + S / 8;  // in `data`, of elements S apart
+  const int below[3] = {paired_below(n, S), paired_below(n, 2 * S), paired_below(n, 4 * S)};
+#pragma unroll 1
+  for (int group = static_cast<int>(threadIdx.x); group / S * (kRadix * S) < below[0]; group += THREADS) {
+    const int base = group / S * (kRadix * S);
+    float* at = data + padded(base + group % S);
+    float v[kRadix];
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) v[k] = base + (k & ~1) * S < below[0] ? at[k * kApart] : 0.0f;
+#pragma unroll
+    for (int step = 1, i = 0; step < kRadix; step *= 2, ++i) {
+#pragma unroll
+      for (int k = 0; k < kRadix; ++k) {
+        if ((k & step) == 0 && base + k * S < below[i]) {
+          const float a = v[k];
+          const float b = v[k + step];
+          v[k] = add(a, b);
+          v[k + step] = sub(a, b);
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kRadix; ++k) {
+      if (base + (k & ~1) * S < below[0]) at[k * kApart] = v[k];
+    }
+  }
+  __syncthreads();
+}
+
+// Transforms, without the scale, the n < 131072 values of which load(first, inside, v) gives eight into data[padded(i)]. A
+// thread reads and writes the same eight elements up to the first barrier; lanes past the end (`inside` false) read along
+// with the last lane, since a warp that splits before its shuffles takes them one at a time. meanwhile() runs behind the
+// first barrier. Ends with a barrier.
 template <int THREADS, typename Load, typename Meanwhile>
 __device__ __forceinline__ void fused_hadamard(float* data, int n, Load load, Meanwhile meanwhile) {
+#pragma unroll 1
   for (int base = static_cast<int>(threadIdx.x) / 32 * kWarpSpan; base < n; base += THREADS * kRadix) {
     const int first = base + static_cast<int>(threadIdx.x) % 32 * kRadix;
     const bool inside = first < n;
     float v[kRadix];
     load(inside ? first : n - kRadix, inside, v);
-#pragma unroll
-    for (int k = 0; k < kRadix; ++k) v[k] = inside ? v[k] : 0.0f;
     __syncwarp();
     butterflies_in_warp(v, first, n);
     if (inside) {
 #pragma unroll
-      for (int k = 0; k < kRadix; ++k) data[padded(first + k)] = v[k];
+      for (int k = 0; k < kRadix; ++k) data[padded(first) + k] = v[k];
     }
   }
   __syncthreads();
   meanwhile();
-  strided_passes(data, n, kWarpSpan);
+  if (paired_below(n, kWarpSpan) > 0) strided_pass<kWarpSpan, THREADS>(data, n);
+  if (paired_below(n, 8 * kWarpSpan) > 0) strided_pass<8 * kWarpSpan, THREADS>(data, n);
+  if (paired_below(n, 64 * kWarpSpan) > 0) strided_pass<64 * kWarpSpan, THREADS>(data, n);
 }
 
 // Eight consecutive fp16 values, 16-byte aligned.
@@ -94,7 +127,7 @@ __device__ __forceinline__ void output_values(const float* data, const uint16_t*
   load_halves(su + first, v);
   const float scale = block_scale(first, n);
 #pragma unroll
-  for (int k = 0; k < 8; ++k) v[k] = mul(mul(data[padded(first + k)], scale), v[k]);
+  for (int k = 0; k < 8; ++k) v[k] = mul(mul(data[padded(first) + k], scale), v[k]);
 }
 
 // Asks L2 for bytes that will be read; `thread` of `threads` takes its part.
