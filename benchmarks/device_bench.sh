@@ -1,5 +1,5 @@
 #!/bin/bash
-# Everything about the bench that needs a GPU, in stages of under ten minutes: build, tests, bench, bf16, sanitize.
+# Everything about the bench that needs a GPU, in stages of under ten minutes: build, tests, bench, fused, sanitize.
 #
 #   bash benchmarks/device_bench.sh [OUT_FOLDER] [STAGE...]     (default: ./out, all stages)
 #
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 out=${1:-out}
 mkdir -p "$out"
 shift || true
-stages=${*:-build tests bench bf16 sanitize}
+stages=${*:-build tests bench fused sanitize}
 export PYTHONPATH=.:kernels${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 COLUMNS=110
 geometry=${GLQPROF_GEOMETRY:-cascade2-30b} layers=${GLQPROF_LAYERS:-23} rows=${GLQPROF_ROWS:-1,2,4}
 declare -A status
@@ -38,9 +38,9 @@ bench() { # exit status 1 is right here: v3b-fp32act does not keep its contract
     --rows "$rows" --format json > "$out/bench-glq-moe.json" || [ $? -eq 1 ]
 }
 
-bf16() {
-  python3 -m glqprof bench glq-moe --variants v3b,bf16,bf16-loop --baseline v3b --geometry "$geometry" \
-    --layers "$layers" --rows 1 --format json > "$out/bench-bf16.json" || [ $? -eq 1 ]
+fused() { # against v3b and both bf16 yardsticks, interleaved
+  python3 -m glqprof bench glq-moe --variants v3b,fused,fused-fast,bf16,bf16-loop --baseline v3b --geometry "$geometry" \
+    --layers "$layers" --rows "${GLQPROF_FUSED_ROWS:-1,2,4,8}" --format json > "$out/bench-fused.json" || [ $? -eq 1 ]
 }
 
 sanitize() { # the kernels' tests alone: the bench's own use CUPTI, which cannot run beside the sanitizer

@@ -1,13 +1,9 @@
-"""The fused GLQ kernels on a GPU: bits against v3b, times of every compiled configuration, times within a kernel.
+"""The fused GLQ kernels on a GPU: bits against v3b, times of every way to launch them, times within a kernel.
 
-    PYTHONPATH=.:kernels python3 kernels/tools/device_fused.py --out FOLDER [--layers 23] [--no-bf16] [--final]
+    PYTHONPATH=.:kernels python3 kernels/tools/device_fused.py --out FOLDER [--layers 23] [--no-bf16] [--quick]
 
-``--final``: the default configurations only, about a minute after the build: bits, replays, two streams, and times of
-v3b, bf16 (graph), fused and fused-fast at 1, 2, 4 and 8 rows, interleaved A B B A.
-
-Writes ``fused_device.json``; prints a short table last. Numbers are a quick look (medians over fresh batches); claims
-come from ``glqprof bench``. Without --final it builds with the tuning
-alternatives (GLQPROF_FUSED_TUNING=1).
+Writes ``fused_device.json``; prints a short table last. Its times are a quick look (medians over fresh batches, one way
+after the other); claims come from ``glqprof bench glq-moe``, which interleaves.
 """
 
 from __future__ import annotations
@@ -37,12 +33,11 @@ SHAPES = [
     Geometry("qwen-16", 2048, 512, 16, 8, 1, "swiglu", 0.0),
     Geometry("glm-16", 4096, 2048, 16, 8, 1, "swiglu", 10.0),
 ]
-FINAL_SHAPES = [SHAPES[0], SHAPES[2], SHAPES[3]]
+QUICK_SHAPES = [SHAPES[0], SHAPES[2], SHAPES[3]]
 EXACT_CONFIGS = {
     "fused": {},
-    "two": {"one_launch": False, "dependent": True},
-    "two no-pdl": {"one_launch": False},
-    "one pdl": {"dependent": True},
+    "two launches": {"one_launch": False},
+    "two dependent": {"one_launch": False, "dependent": True},
 }
 FAST_CONFIGS = {
     "fast": {},
@@ -50,8 +45,6 @@ FAST_CONFIGS = {
 }
 REPLAYS = 40
 BATCHES = 6
-ROWS = (1, 2, 4, 8)
-ROUNDS = 24
 
 
 def configs() -> list[tuple[str, bool, dict]]:
@@ -90,10 +83,7 @@ def check_bits(quick: bool, shapes: list[Geometry], every: tuple[int, ...]) -> d
             default = name in ("fused", "fast")
             if quick and not default:
                 continue
-            try:
-                runner = fused.FusedRun([packed], 8, shape.top_k, fast=fast, **config)
-            except ValueError:
-                continue  # compiled for other numbers of stages only
+            runner = fused.FusedRun([packed], 8, shape.top_k, fast=fast, **config)
             for label, inputs, want, infinite in wants:
                 if large and not default and label not in ("1 rows", "4 rows"):
                     continue
@@ -195,36 +185,6 @@ def timed(run, batches, outs, capture: bool) -> dict[str, float | None]:
     return {"eager_ms": statistics.median(eager), "graph_ms": middle, "graph_min_ms": min(replayed)}
 
 
-def captured(run, batches, out) -> list[torch.cuda.CUDAGraph]:
-    """One graph a batch, after a call that warms up."""
-    run(batches[0], out)
-    torch.cuda.synchronize()
-    graphs = []
-    for batch in batches:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run(batch, out)
-        graphs.append(graph)
-    return graphs
-
-
-def interleaved(calls: dict[str, list], rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of every label's calls (taken in turn), the labels forward and back: A B B A."""
-    found: dict[str, list[float]] = {label: [] for label in calls}
-    for label in calls:
-        calls[label][0]()
-    torch.cuda.synchronize()
-    for index in range(rounds):
-        for label in list(calls) if index % 2 == 0 else reversed(calls):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            calls[label][index // 2 % len(calls[label])]()
-            end.record()
-            end.synchronize()
-            found[label].append(start.elapsed_time(end))
-    return {k: {"median_ms": statistics.median(v), "min_ms": min(v), "max_ms": max(v)} for k, v in found.items()}
-
-
 def phases(runner: fused.FusedRun, batch, out, layers: range) -> dict:
     """Within the kernels, per stage count: microseconds between marks (median and maximum over thread blocks)."""
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
@@ -262,10 +222,7 @@ def main() -> int:
     parser.add_argument("--replays", type=int, default=1000)
     parser.add_argument("--no-bf16", action="store_true")
     parser.add_argument("--quick", action="store_true", help="bits of few shapes and the default configurations only")
-    parser.add_argument("--final", action="store_true", help="the default configurations, about a minute")
     options = parser.parse_args()
-    if options.final:
-        options.replays = min(options.replays, 200)
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     failed: list[str] = []
@@ -287,8 +244,8 @@ def main() -> int:
     step("bits")
 
     def look_at_bits() -> None:
-        chosen = (FINAL_SHAPES, (2, 3)) if options.final or options.quick else (SHAPES, (1, 2, 3, 4))
-        found = check_bits(options.quick or options.final, *chosen)
+        chosen = (QUICK_SHAPES, (2, 3)) if options.quick else (SHAPES, (1, 2, 3, 4))
+        found = check_bits(options.quick, *chosen)
         results["bits"] = found
         print(f"  {found['checked']} checked, {len(found['wrong'])} wrong")
         print(f"  fused-fast: error over v3b's, least and most: {found['fast_error_over_v3b']}")
@@ -348,36 +305,12 @@ def main() -> int:
     def runner_of(fast: bool, config: dict) -> fused.FusedRun:
         return fused.FusedRun(layers, 8, workload.shape.top_k, fast=fast, **config)
 
-    def mixed_runner(fast: bool, config: dict):
-        """A run over all layers; where a configuration is not compiled for a layer's stages, the default."""
-        try:
-            runners = [runner_of(fast, config)] * len(layers)
-        except ValueError:
-            default = runner_of(fast, {k: v for k, v in config.items() if k == "dependent"})
-            special = {}
-            for stages in (2, 3):
-                group_layers = [i for i, one in enumerate(layers) if len(one.up.codes) == stages]
-                try:
-                    chosen = [layers[i] for i in group_layers]
-                    special[stages] = (fused.FusedRun(chosen, 8, 6, fast=fast, **config), group_layers)
-                except ValueError:
-                    continue
-            if not special:
-                raise
-
-            def run(batch, target) -> None:
-                for i, (inputs, one) in enumerate(zip(batch.per_layer, target.unbind(0), strict=True)):
-                    entry = special.get(len(layers[i].up.codes))
-                    if entry:
-                        entry[0].layer(entry[1].index(i), *inputs, one)
-                    else:
-                        default.layer(i, *inputs, one)
-
-            return run
+    def whole(fast: bool, config: dict):
+        runner = runner_of(fast, config)
 
         def run(batch, target) -> None:
             for i, (inputs, one) in enumerate(zip(batch.per_layer, target.unbind(0), strict=True)):
-                runners[i].layer(i, *inputs, one)
+                runner.layer(i, *inputs, one)
 
         return run
 
@@ -389,51 +322,20 @@ def main() -> int:
         attempt("v3b", lambda: measure("v3b", built("v3b"), capture=False))
         for label, fast, config in configs():
             step(label)
-            attempt(label, lambda f=fast, c=config, label=label: measure(label, mixed_runner(f, c), 1, f))
+            attempt(label, lambda f=fast, c=config, label=label: measure(label, whole(f, c), 1, f))
         for rows in (2, 4, 8):
             for fast in (False, True):
                 label = f"{'fast' if fast else 'fused'} x{rows}"
                 step(label)
-                attempt(label, lambda f=fast, r=rows, label=label: measure(label, mixed_runner(f, {}), r, f))
+                attempt(label, lambda f=fast, r=rows, label=label: measure(label, whole(f, {}), r, f))
 
-    def final_times() -> None:
-        runs = {"fused": mixed_runner(False, {}), "fast": mixed_runner(True, {})}
-        if not options.no_bf16:
-            runs["bf16"] = built("bf16")
-            step("bf16 weights made")
-        host = built("v3b")
-        for rows in ROWS:
-            inputs = [group.batch(workload, rows, 100 + index) for index in range(4)]
-            graphs = {}
-            for name, run in runs.items():
-                target = group.out(workload, inputs[0])
-                graphs[name] = captured(run, inputs, target)
-                for graph, batch in zip(graphs[name], inputs, strict=True):
-                    target.view(torch.uint8).fill_(0xA5)
-                    graph.replay()
-                    if name == "fused":
-                        want = group.out(workload, batch)
-                        host(batch, want)
-                        if not same(target, want):
-                            failed.append(f"fused x{rows}: bits")
-            out_v3b = group.out(workload, inputs[0])
-            calls = {name: [graph.replay for graph in of] for name, of in graphs.items()}
-            calls["v3b"] = [lambda b=batch, o=out_v3b: host(b, o) for batch in inputs]
-            found = interleaved(calls, ROUNDS)
-            results.setdefault("final", {})[str(rows)] = found
-            step(f"{rows} rows: " + ", ".join(f"{k} {v['median_ms']:.3f}" for k, v in found.items()))
-
-    if options.final:
-        step("times, interleaved")
-        attempt("times", final_times)
-    else:
-        all_configurations()
+    all_configurations()
     step("per-phase times")
     two = [i for i, one in enumerate(layers) if len(one.up.codes) == 2][:6]
     three = [i for i, one in enumerate(layers) if len(one.up.codes) == 3][:6]
     for label, fast, config in (
         ("fused", False, {}),
-        ("two no-pdl", False, {"one_launch": False}),
+        ("two launches", False, {"one_launch": False}),
         ("fast", True, {}),
     ):
         for stages, chosen in ((2, two), (3, three)):
@@ -444,7 +346,7 @@ def main() -> int:
                 results["phases"][f"{label} {stages} stages"] = phases(runner, batches[1], out, chosen)
 
             attempt(f"phases of {label}", look)
-    if not options.no_bf16 and not options.final:
+    if not options.no_bf16:
         for name in ("bf16", "bf16-loop"):
             step(name)
             attempt(name, lambda name=name: measure(name, built(name), 1, True))
@@ -459,9 +361,6 @@ def main() -> int:
         graph = found.get("graph_ms")
         cells = f"{graph:9.3f} {found['graph_min_ms']:8.3f}" if graph is not None else f"{'-':>9} {'-':>8}"
         print(f"{label:18} {cells} {found['eager_ms']:9.3f}  {found['differs']:.2%}")
-    for rows, of in results.get("final", {}).items():
-        cells = "  ".join(f"{k} {v['median_ms']:.3f} ({v['min_ms']:.3f}-{v['max_ms']:.3f})" for k, v in of.items())
-        print(f"rows {rows}: {cells}  ms; v3b eager, the others graphs")
     bits = results.get("bits", {"checked": 0, "wrong": []})
     print(f"bits: {bits['checked']} checked, {len(bits['wrong'])} wrong; {failed or 'all passed'}")
     return 1 if failed else 0

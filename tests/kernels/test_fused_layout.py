@@ -60,3 +60,11 @@ def test_too_many_vectors_are_refused() -> None:
     table = torch.stack([(digits // 15**k % 15 - 7) / 2 for k in range(8)], dim=1)
     with pytest.raises(ValueError, match="allow 65536"):
         fused.make_table([table], None, "cpu")
+
+
+def test_scales_that_are_not_finite_are_refused() -> None:
+    """Padding relies on it: an infinite scale times the padding's zeros would be NaN."""
+    layer = factory.layer(Geometry("odd", 40, 24, 2, 1, 1, "relu2", 0.0), 1, "cpu", stages=2, split_blocks=16)
+    layer.down.present_scales()[1][1] = float("inf")
+    with pytest.raises(ValueError, match="need finite scales; those of down are not"):
+        fused.pack_layer(layer)

@@ -4,7 +4,7 @@
 namespace glq {
 
 Starter select_exact(bool shared_table) {
-  return shared_table ? start_fused<FusedTraits<false, kThreads, true>> : start_fused<FusedTraits<false, kFallbackThreads, false>>;
+  return shared_table ? start_fused<ExactTraits<kThreads, true>> : start_fused<ExactTraits<kFallbackThreads, false>>;
 }
 
 }  // namespace glq

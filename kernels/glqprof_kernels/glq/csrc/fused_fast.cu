@@ -4,7 +4,7 @@
 namespace glq {
 
 Starter select_fast(bool shared_table) {
-  return shared_table ? start_fused<FusedTraits<true, kThreads, true>> : start_fused<FusedTraits<true, kFallbackThreads, false>>;
+  return shared_table ? start_fused<FastTraits<kThreads, true>> : start_fused<FastTraits<kFallbackThreads, false>>;
 }
 
 }  // namespace glq

@@ -415,6 +415,12 @@ __device__ __forceinline__ void combine(const FusedCall& call, FusedShared& shar
   }
 }
 
+template <class C>
+__device__ __forceinline__ void write_zeros(const FusedCall& call, int token) {
+  const int n = call.matrix[1].rows;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += C::kThreads) call.out[static_cast<int64_t>(token) * n + i] = 0;
+}
+
 // Output transform's end of a slot; whoever finishes a token's last slot adds the token's slots up.
 template <class C>
 __device__ __forceinline__ void finish_slot(const FusedCall& call, FusedShared& shared, const float* data, int slot) {
@@ -529,10 +535,10 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     mark(call, shared.batch.phase, kVectorsMade);
+    prefetch_signs<C>(call, shared);
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
-    prefetch_signs<C>(call, shared);
     const UnitList list{shared.units, shared.batch.end - shared.batch.begin, &shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
                       call.partial[shared.batch.phase]);
@@ -553,6 +559,9 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
 // grid: any number of thread blocks, C::kThreads threads; both phases in one launch: all of them resident at once.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KERNEL_PARAMETER FusedCall call) {
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+  if constexpr (C::kSharedTable) return;  // no such chip has the shared memory: plan_shared never chooses this kernel
+#endif
   GLQ_DYNAMIC_SHARED(float, dynamic);
   __shared__ FusedShared shared;
   mark(call, call.first_phase, kStarted);
@@ -571,13 +580,13 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   Tables tables{base, base + 4 * call.small_word, call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
-  const int slots = shared.first_slot[call.tokens];
 #pragma unroll 1
   for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
+    const int slots = shared.first_slot[call.tokens];
     if (phase == 1 && slots < call.tokens * call.top_k) {  // a token without experts is written by nobody else
       for (int t = blockIdx.x; t < call.tokens; t += gridDim.x) {
-        if (shared.first_slot[t] == shared.first_slot[t + 1]) combine<C>(call, shared, t);
+        if (shared.first_slot[t] == shared.first_slot[t + 1]) write_zeros<C>(call, t);
       }
     }
     const int begin = first_unit(call, m, slots, static_cast<int>(blockIdx.x));

@@ -11,10 +11,16 @@
 
 namespace glq {
 
-// FAST: free order. SHARED_TABLE: a block's shared memory holds the table.
-template <bool FAST, int THREADS, bool SHARED_TABLE>
-struct FusedTraits {
-  static constexpr bool kFast = FAST;
+// The contract's order, or a free one. SHARED_TABLE: a block's shared memory holds the table.
+template <int THREADS, bool SHARED_TABLE>
+struct ExactTraits {
+  static constexpr bool kFast = false;
+  static constexpr int kThreads = THREADS;
+  static constexpr bool kSharedTable = SHARED_TABLE;
+};
+template <int THREADS, bool SHARED_TABLE>
+struct FastTraits {
+  static constexpr bool kFast = true;
   static constexpr int kThreads = THREADS;
   static constexpr bool kSharedTable = SHARED_TABLE;
 };
@@ -204,6 +210,7 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
   if (kAhead && index < list.count) fetch(unit, 0);
   while (index < list.count) {
     const Unit current = unit;
+    const int in_hand = index;  // what is needed of the unit at its end is read again
     int sums[STAGES][4];
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) sums[s][0] = sums[s][1] = sums[s][2] = sums[s][3] = 0;
@@ -252,11 +259,12 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
         x += kChunkBlocks / 2 * 16;
       }
     }
+    const Unit& done = list.units[in_hand];
     // Columns 0 and 1 are in lane 4g, columns 2 and 3 in lane 4g + 1; of rows g and g + 8.
     float total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) {
-      const float factor = s == 0 ? 1.0f : scales[current.slot][s];
+      const float factor = s == 0 ? 1.0f : scales[done.slot][s];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int lowest = __shfl_down_sync(0xFFFFFFFFu, sums[s][2 * half], 1);
@@ -266,9 +274,9 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
       }
     }
     if (chunk == 0) {
-      const float factor = mul(scales[current.slot][0], vector_scale[current.vector]);
-      partial[current.out + row] = mul(total[0], factor);
-      partial[current.out + row + 8] = mul(total[1], factor);
+      const float factor = mul(scales[done.slot][0], vector_scale[done.vector]);
+      partial[done.out + row] = mul(total[0], factor);
+      partial[done.out + row + 8] = mul(total[1], factor);
     }
   }
 }

@@ -27,7 +27,7 @@ def moe(layer: FusedLayer, call: HostCall, log: Log) -> tuple[np.ndarray, int]:
         if not len(call.x):
             return np.zeros(call.x.shape, dtype=np.float16), 0
         slots = call.slots(layer.experts)
-        log.kernels += [_LAUNCH] * 2
+        log.kernels.append(_LAUNCH)
         x = to_half(_transform(call.x.astype(F32) * _numpy(layer.up.sv)))
         tokens, experts = [t for t, _, _ in slots], [e for _, e, _ in slots]
         out = np.zeros(call.x.shape, dtype=F32)
@@ -49,7 +49,7 @@ def moe_fast(layer: FusedLayer, call: HostCall, log: Log) -> tuple[np.ndarray, i
     with np.errstate(all="ignore"):
         if not len(call.x):
             return np.zeros(call.x.shape, dtype=np.float16), 0
-        log.kernels += [_LAUNCH] * 2
+        log.kernels.append(_LAUNCH)
         x = _transform(call.x.astype(F32) * _numpy(layer.up.sv))
         out = np.zeros(call.x.shape, dtype=F32)
         for token, expert, weight in call.slots(layer.experts):
