@@ -5,12 +5,13 @@ e2m1 (OCP Microscaling Formats 1.0): sign, two exponent bits of bias 1, one mant
 three mantissa bits; NaN is 0x7F and 0xFF, there is no infinity, the largest value is 448, the smallest 2⁻⁹.
 
 In both, the code without its sign bit counts the non-negative values in ascending order, and its last bit is the last
-bit of the mantissa. So rounding to nearest even is: the number of midpoints below, and of a midpoint itself the even one.
+bit of the mantissa. So rounding to nearest even counts the midpoints below; a midpoint itself goes to the even code.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 Tensor = Any  # torch.Tensor
@@ -57,7 +58,7 @@ def e4m3_table(device: Any = "cpu") -> Tensor:
 def _midpoints(values: tuple[float, ...], device: Any) -> Tensor:
     import torch
 
-    halves = [(low + high) / 2 for low, high in zip(values, values[1:], strict=False)]
+    halves = [(low + high) / 2 for low, high in pairwise(values)]
     return torch.tensor(halves, dtype=torch.float32, device=device)
 
 

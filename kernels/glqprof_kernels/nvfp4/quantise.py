@@ -1,9 +1,9 @@
 """Quantising weights to NVFP4 with two levels of scales, and what quantised weights mean.
 
-The definition is ModelOpt's (``NVFP4QTensor``). Per expert matrix ``scale = max|w| / (6 · 448)``; per block of 16 inputs
-``s = e4m3(max|w in block| / (6 · scale))``, so that the largest block has s = 448 and the largest weight of a block maps
-to 6; per weight ``code = e2m1(w / (s · scale))``. All in float32, all roundings to nearest even. A block of zeros has
-s = 1; any other s is at least 2⁻⁹, so that no block vanishes.
+The definition is ModelOpt's (``NVFP4QTensor``). Per expert matrix ``scale = max|w| / (6 · 448)``; per block of 16
+inputs ``s = e4m3(max|w in block| / (6 · scale))``, so that the largest block has s = 448 and the largest weight of a
+block maps to about 6; per weight ``code = e2m1(w / (s · scale))``. All in float32, all roundings to nearest even. A
+block of zeros has s = 1; any other s is at least 2⁻⁹, so that no block vanishes.
 """
 
 from __future__ import annotations

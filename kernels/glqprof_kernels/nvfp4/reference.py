@@ -28,9 +28,9 @@ def activate(h: Tensor, activation: str, limit: float = 0.0) -> Tensor:
 
 
 def moe(layer: LayerWeights, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """[tokens, hidden] float64 of x [tokens, hidden], ids and weights [tokens, top_k]; weight 0 and bad ids are skipped.
+    """[tokens, hidden] float64 of x [tokens, hidden], ids and weights [tokens, top_k].
 
-    Each expert in use is decoded once.
+    Slots of weight 0 and ids of no expert are skipped. Each expert in use is decoded once.
     """
     out = torch.zeros(x.shape[0], layer.hidden, dtype=torch.float64, device=x.device)
     used = (weights != 0) & (ids >= 0) & (ids < layer.experts)

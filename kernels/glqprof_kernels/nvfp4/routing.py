@@ -45,7 +45,7 @@ def check_ids(ids: np.ndarray, experts: int) -> None:
 
 
 def max_items(rows: int, top_k: int, experts: int) -> int:
-    """The most items that ``rows`` tokens can need: each expert in use has one that is not full, the others are full."""
+    """The most items that ``rows`` tokens can need: one of each expert in use is not full, the others are."""
     slots = rows * top_k
     used = min(slots, experts)
     return used + (slots - used) // ITEM_ROWS
