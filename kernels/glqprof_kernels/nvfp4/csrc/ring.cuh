@@ -1,0 +1,252 @@
+// The ring: each warp has stages of its own in shared memory, filled by cp.async with a slot (k 64) of weight words, block
+// scales and the inputs of all rows. The copies run ahead over the end of a unit into the warp's next one.
+#pragma once
+
+#include "unit.cuh"
+
+namespace nvfp4 {
+
+struct Ring {
+  static constexpr int kDepth = 4;
+};
+struct Deep {
+  static constexpr int kDepth = 0;  // chosen at the launch
+};
+
+struct alignas(128) SharedLine {
+  unsigned char bytes[128];
+};
+
+// What a warp copies next. A stage: inputs [rows][128 B], then codes, then block scales.
+template <class S, class E>
+struct Source {
+  using F = Shape<S, E>;
+  const MoeCall& call;
+  const Matrix& m;
+  UnitList<S, E> list;
+  int lane;
+  int left;    // slots of the unit not yet copied; 0: the warp's next unit follows
+  int count;
+  const uint8_t* codes;   // this lane's
+  const uint8_t* scales;  // this lane's, of the lanes that copy scales
+  int64_t stream;
+  int piece[kItemRows / 4];  // this lane's 16 bytes of rows lane / 8 + 4i
+  int inputs_left;           // from this lane's 8 inputs on
+  int weights_at;            // bytes of inputs in a stage
+
+  __device__ __forceinline__ Source(const MoeCall& call_, int item_rows)
+      : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
+    lane = threadIdx.x % 32;
+    left = 0;
+    count = 0;
+    codes = scales = nullptr;
+    stream = static_cast<int64_t>(m.slots) * F::kStreamBytes;
+    inputs_left = 0;
+    weights_at = item_rows * kSlotColumns * 2;
+#pragma unroll
+    for (int i = 0; i < kItemRows / 4; ++i) piece[i] = 0;
+  }
+
+  __device__ __forceinline__ void open() {
+    if (list.index >= list.units) return;
+    const Unit unit = list.at(list.index);
+    list.index += list.stride;
+    left = m.slots;
+    count = unit.count;
+    inputs_left = m.inputs - lane % 8 * 8;
+    const uint8_t* tiles = unit_tiles<S, E>(m, unit);
+    codes = tiles + lane * 16;
+    constexpr int kOfStream = F::kSections * kScaleBytes / 16;
+    scales = tiles + lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16;
+#pragma unroll
+    for (int i = 0; i < kItemRows / 4; ++i) {
+      piece[i] = input_piece<E>(call, unit, min(lane / 8 + 4 * i, count - 1)) + lane % 8;
+    }
+  }
+
+  template <bool WEIGHTS, bool INPUTS>
+  __device__ __forceinline__ void copy(SharedAddress stage) {
+    if (left == 0) open();
+    if (left == 0) return;
+    if (WEIGHTS) {
+      const SharedAddress to = stage + weights_at + lane * 16;
+#pragma unroll
+      for (int atom = 0; atom < S::kAtoms; ++atom) {
+#pragma unroll
+        for (int section = 0; section < F::kSections; ++section) {
+          copy16_group(to + (atom * F::kSections + section) * kCodeBytes, codes + atom * stream + section * kCodeBytes);
+        }
+      }
+      if (lane < F::kTiles * kScaleBytes / 16) copy16_group(to + F::kTiles * kCodeBytes, scales);
+    }
+    if (INPUTS) {
+      const int row = lane / 8;
+      const SharedAddress to = stage + row * 128 + ((lane % 8) ^ (2 * row)) * 16;
+      const uint16_t* from = inputs_base<E>(call);
+#pragma unroll
+      for (int i = 0; i < kItemRows / 4; ++i) {
+        if (4 * i >= count) break;
+        if (row + 4 * i < count) {
+          copy16_group(to + i * 512, from + static_cast<int64_t>(piece[i]) * 8, inputs_left > 0 ? 16 : 0);
+        }
+      }
+    }
+    codes += F::kStreamBytes;
+    scales += F::kStreamBytes;
+    inputs_left -= kSlotColumns;
+#pragma unroll
+    for (int i = 0; i < kItemRows / 4; ++i) piece[i] += kSlotColumns / 8;
+    --left;
+  }
+};
+
+__device__ __forceinline__ void wait_stage(int depth, Ring) { wait_copy_groups<Ring::kDepth - 2>(); }
+__device__ __forceinline__ void wait_stage(int depth, Deep) {
+  if (depth == 16) {
+    wait_copy_groups<14>();
+  } else if (depth == 12) {
+    wait_copy_groups<10>();
+  } else if (depth == 8) {
+    wait_copy_groups<6>();
+  } else if (depth == 6) {
+    wait_copy_groups<4>();
+  } else {
+    wait_copy_groups<2>();
+  }
+}
+
+// A slot of a unit out of its stage.
+template <class S, class E, int COLUMNS>
+__device__ __forceinline__ void add_stage(float (&acc)[Shape<S, E>::kTiles][Tiling<COLUMNS>::kValues], SharedAddress codes,
+                                          SharedAddress scales, const SharedAddress (&inputs)[Tiling<COLUMNS>::kTiles]) {
+  using F = Shape<S, E>;
+  constexpr int kTiles = Tiling<COLUMNS>::kTiles;
+  auto load_inputs = [&](int pair, uint2(&x)[2][kTiles]) {
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) x[block][tile] = load_shared8(inputs[tile] ^ ((2 * pair + block) * 32));
+    }
+  };
+  if constexpr (E::kGated) {
+#pragma unroll
+    for (int section = 0; section < 2; ++section) {
+      uint2 x[2][kTiles];
+      load_inputs(section, x);
+#pragma unroll
+      for (int atom = 0; atom < S::kAtoms; ++atom) {
+        const uint4 c = load_shared16(codes + (2 * atom + section) * kCodeBytes);
+        const uint2 s = load_shared8(scales + (2 * atom + section) * kScaleBytes);
+        add_blocks<COLUMNS>(acc[2 * atom], c.x, c.y, s.x, x);
+        add_blocks<COLUMNS>(acc[2 * atom + 1], c.z, c.w, s.y, x);
+      }
+    }
+  } else {
+    uint2 x[2][2][kTiles];
+    load_inputs(0, x[0]);
+    load_inputs(1, x[1]);
+#pragma unroll
+    for (int atom = 0; atom < S::kAtoms; ++atom) {
+      const uint4 c = load_shared16(codes + atom * kCodeBytes);
+      const uint2 s = load_shared8(scales + atom * kScaleBytes);
+      add_blocks<COLUMNS>(acc[atom], c.x, c.y, s.x, x[0]);
+      add_blocks<COLUMNS>(acc[atom], c.z, c.w, s.y, x[1]);
+    }
+  }
+}
+
+// The stages of one warp: which is used next, which was used last and is free.
+struct Stages {
+  SharedAddress begin, end, now, before;
+  int bytes;
+
+  __device__ __forceinline__ void step() {
+    before = now;
+    now += bytes;
+    now = now == end ? begin : now;
+  }
+};
+
+template <class S, class E, class P, int COLUMNS>
+__device__ __forceinline__ void run_unit_ring(const MoeCall& call, const Unit& unit, Source<S, E>& source, Stages& stages,
+                                              int depth) {
+  using F = Shape<S, E>;
+  constexpr int kTiles = Tiling<COLUMNS>::kTiles;
+  const int lane = threadIdx.x % 32;
+  const float scale = __ldg(source.m.scale + unit.expert);
+  const int codes = source.weights_at + lane * 16;
+  const int scales = source.weights_at + F::kTiles * kCodeBytes + lane / 4 * 8;
+  int inputs[kTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int row = input_row<COLUMNS>(lane, tile, unit.count);
+    inputs[tile] = row * 128 + row % 4 * 32 + lane % 4 * 8;
+  }
+  float acc[F::kTiles][Tiling<COLUMNS>::kValues] = {};
+  for (int slot = 0; slot < source.m.slots; ++slot) {
+    wait_stage(depth, P());
+    __syncwarp();  // all lanes' copies have arrived; all lanes have read the stage that is filled now
+    source.template copy<true, true>(stages.before);
+    end_copy_group();
+    SharedAddress at[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) at[tile] = stages.now + inputs[tile];
+    add_stage<S, E, COLUMNS>(acc, stages.now + codes, stages.now + scales, at);
+    stages.step();
+  }
+  finish_unit<S, E, COLUMNS>(call, unit, scale, acc);
+}
+
+// `depth` stages a warp.
+template <class S, class E, class P>
+__device__ __forceinline__ void run_units(const MoeCall& call, int item_rows, int depth_given, P) {
+  using F = Shape<S, E>;
+  GLQ_DYNAMIC_SHARED(SharedLine, lines);
+  const int depth = P::kDepth > 0 ? P::kDepth : depth_given;
+  Stages stages;
+  stages.bytes = F::kStageWeights + item_rows * kSlotColumns * 2;
+  stages.begin = shared_address(lines) + threadIdx.x / 32 * depth * stages.bytes;
+  stages.end = stages.begin + depth * stages.bytes;
+  stages.now = stages.begin;
+  stages.before = stages.end - stages.bytes;
+
+  if (!E::kDown) {
+    glq::wait_for_previous_kernel();
+    glq::let_next_kernel_start();
+  } else {
+    glq::let_next_kernel_start();
+  }
+  Source<S, E> source(call, item_rows);
+  UnitList<S, E> list = source.list;
+  if (E::kDown) {
+    // The plan was there before gate-up began: the first weights come while gate-up still runs, then its results.
+    Source<S, E> ahead = source;
+    for (int i = 0; i < depth - 1; ++i) {
+      ahead.template copy<true, false>(stages.begin + i * stages.bytes);
+      end_copy_group();
+    }
+    glq::wait_for_previous_kernel();
+    for (int i = 0; i < depth - 1; ++i) {
+      source.template copy<false, true>(stages.begin + i * stages.bytes);
+      end_copy_group();
+    }
+  } else {
+    for (int i = 0; i < depth - 1; ++i) {
+      source.template copy<true, true>(stages.begin + i * stages.bytes);
+      end_copy_group();
+    }
+  }
+  for (int index = list.index; index < list.units; index += list.stride) {
+    const Unit unit = list.at(index);
+    if (unit.count <= 4) {
+      run_unit_ring<S, E, P, 4>(call, unit, source, stages, depth);
+    } else if (unit.count <= 8) {
+      run_unit_ring<S, E, P, 8>(call, unit, source, stages, depth);
+    } else {
+      run_unit_ring<S, E, P, 16>(call, unit, source, stages, depth);
+    }
+  }
+  wait_copy_groups<0>();
+}
+
+}  // namespace nvfp4
