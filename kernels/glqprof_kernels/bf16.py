@@ -48,7 +48,7 @@ def run_grouped(layer: Bf16Layer, product: Callable[..., torch.Tensor], x: Any, 
 
 
 def run_loop(layer: Bf16Layer, x: Any, ids: Any, weights: Any) -> torch.Tensor:
-    """[tokens, hidden] of x's dtype by a loop over (token, expert) that copies out each expert's weights by device ids."""
+    """[tokens, hidden] of x's dtype by a loop over (token, expert); device ids copy each expert's weights out."""
     narrow = x.to(torch.bfloat16)
     out = torch.zeros(x.shape[0], layer.down.shape[1], dtype=torch.float32, device=x.device)
     for t in range(ids.shape[0]):

@@ -14,7 +14,7 @@ from . import factory
 from .weights import ACTIVATIONS, TILE, LayerWeights
 
 OPTIONS: dict[str, Any] = {"activation": "", "limit": "", "routing": "uniform"}
-"""What ``options`` may hold, with the defaults: activation swiglu or relu2 and the clamp ("" is the geometry's), routing
+"""What ``options`` may hold, with the defaults: activation swiglu or relu2, and the clamp ("": the geometry's); routing
 uniform or skewed."""
 
 SKEW = 1.2
