@@ -34,7 +34,10 @@ class Checkpoint:
             return [path]
         index = path / "model.safetensors.index.json"
         if index.exists():
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            try:
+                names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise ValueError(f"{index}: is no safetensors index: it has no object weight_map") from None
             return [path / name for name in sorted(set(names))]
         found = sorted(path.glob("*.safetensors"))
         if not found:
@@ -51,9 +54,19 @@ class Checkpoint:
 
     def read(self, name: str, device: Any) -> Tensor:
         """The tensor, on ``device``; ValueError naming it when it is missing."""
+        return self.read_all([name], device)[0]
+
+    def read_all(self, names: Sequence[str], device: Any) -> list[Tensor]:
+        """The tensors in that order, on ``device``, each file opened once; ValueError naming the first missing one."""
         from safetensors import safe_open
 
-        if name not in self._file_of:
-            raise ValueError(f"the checkpoint has no tensor {name!r}; pass Names(...) with its own convention")
-        with safe_open(self._file_of[name], framework="pt") as opened:
-            return opened.get_tensor(name).to(device)
+        for name in names:
+            if name not in self._file_of:
+                raise ValueError(f"the checkpoint has no tensor {name!r}; pass Names(...) with its own convention")
+        found: dict[str, Tensor] = {}
+        for path in dict.fromkeys(self._file_of[name] for name in names):
+            with safe_open(path, framework="pt") as opened:
+                for name in names:
+                    if self._file_of[name] == path:
+                        found[name] = opened.get_tensor(name).to(device)
+        return [found[name] for name in names]

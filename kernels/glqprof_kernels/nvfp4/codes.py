@@ -24,6 +24,7 @@ E4M3_MIN = 2.0**-9
 
 def e2m1_value(code: int) -> float:
     """The value of a 4-bit e2m1 code, from its fields."""
+    code = int(code)  # numpy's own integers would wrap around
     sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
     size = mantissa * 0.5 if exponent == 0 else (1 + mantissa / 2) * 2.0 ** (exponent - 1)
     return -size if sign else size
@@ -31,6 +32,7 @@ def e2m1_value(code: int) -> float:
 
 def e4m3_value(byte: int) -> float:
     """The value of an e4m3 byte, from its fields; NaN for 0x7F and 0xFF."""
+    byte = int(byte)
     sign, exponent, mantissa = byte >> 7, byte >> 3 & 15, byte & 7
     if exponent == 15 and mantissa == 7:
         return float("nan")

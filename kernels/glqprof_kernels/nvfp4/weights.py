@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ TILE = 32
 NAN_SCALE = 0x7F
 """The e4m3 byte of NaN; with the sign bit it is 0xFF. e4m3 (the "fn" form) has no infinity."""
 ACTIVATIONS = ("swiglu", "relu2")
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class LayerWeights:
     """The routed experts of one MoE layer.
 
     ``gate_up`` [experts, N, hidden]: N is 2 × inter with the gate's rows first for ``swiglu``, inter for ``relu2``.
-    ``down`` [experts, hidden, inter]. ``limit`` clamps SwiGLU's inputs (gate to ≤ limit, up to ±limit), 0 is off.
+    ``down`` [experts, hidden, inter]. ``limit`` clamps SwiGLU's inputs (gate to ≤ limit, up to ±limit), 0 is off;
+    it is rounded to float32, which the kernels compare with.
     """
 
     gate_up: ExpertMatrix
@@ -115,10 +118,11 @@ class LayerWeights:
         """Check that the two matrices fit each other (ValueError)."""
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation is {self.activation!r}; it must be 'swiglu' or 'relu2'")
-        if not 0 <= self.limit < float("inf"):
+        if not 0 <= self.limit <= FLOAT32_MAX:
             raise ValueError(f"limit is {self.limit}; it must be 0 (off) or a positive number")
         if self.limit and self.activation != "swiglu":
             raise ValueError(f"limit is {self.limit}, but only swiglu is clamped")
+        self.limit = struct.unpack("f", struct.pack("f", self.limit))[0]
         if self.gate_up.experts != self.down.experts:
             raise ValueError(f"gate_up has {self.gate_up.experts} experts, down {self.down.experts}")
         if self.gate_up.device != self.down.device:
