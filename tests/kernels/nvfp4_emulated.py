@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from glqprof_kernels.nvfp4.extension import CSRC
-from glqprof_kernels.nvfp4.ops import PIPELINES, SCHEDULES, split_variant
+from glqprof_kernels.nvfp4.ops import PIPELINES, SCHEDULES, read_plan, split_variant
 
 EMULATION = Path(__file__).parent / "emulation"
 FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-DGLQ_EMULATE", "-shared", "-fPIC", "-x", "c++"]
-PLAN_HEADER, ITEM_WORDS, ITEM_SLOTS = 32, 32, 16
 LAYER, EXPERTS_ONLY = 15, 7
 
 
@@ -50,7 +49,7 @@ class EmulatedNvfp4:
         numbers = [*ids.shape, packed.experts, int(packed.activation == "swiglu"), int(mask_invalid), x.stride(0)]
         numbers += [*ids.stride(), *weights.stride(), SCHEDULES[schedule], PIPELINES[pipeline], c["warps"], c["depth"]]
         numbers += [c["item_rows"], c["blocks"], int(narrow), c["shared_bytes"], c["order"]]
-        numbers.append(LAYER if experts_as is None else EXPERTS_ONLY)
+        numbers += [LAYER if experts_as is None else EXPERTS_ONLY, x.stride(1)]
         n = (ctypes.c_int64 * len(numbers))(*numbers)
         size = self.library.emulated_nvfp4_workspace(ctypes.byref(gate_up), ctypes.byref(down), n)
         memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
@@ -82,22 +81,6 @@ class EmulatedNvfp4:
     @staticmethod
     def _matrix(m) -> _Matrix:
         return _Matrix(m.tiles.data_ptr(), m.scale.data_ptr(), m.columns, m.inputs)
-
-
-def read_plan(memory: torch.Tensor) -> dict[str, list[int]]:
-    """The plan kernel's words as routing.Plan's arrays, from the start of its bytes."""
-    words = memory[: memory.numel() // 4 * 4].view(torch.int32)
-    count = int(words[0])
-    items = words[PLAN_HEADER : PLAN_HEADER + count * ITEM_WORDS].view(count, ITEM_WORDS).tolist()
-    rows = [slot for item in items for slot in item[ITEM_SLOTS : ITEM_SLOTS + item[2]]]
-    return {
-        "rows": rows,
-        "expert": [item[0] for item in items],
-        "start": [item[1] for item in items],
-        "count": [item[2] for item in items],
-        "group": [item[3:5] for item in items],
-        "total": [int(words[1])],
-    }
 
 
 def build(folder: Path, csrc: Path = CSRC) -> EmulatedNvfp4:

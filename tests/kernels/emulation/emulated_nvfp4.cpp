@@ -34,7 +34,7 @@ static nvfp4::Matrix view_nvfp4(const EmulatedNvfp4Matrix& from) {
 }
 
 // n: tokens, top_k, experts, gated, mask_invalid, x_stride, id strides, weight strides, schedule, pipeline, warps, depth,
-// item_rows, blocks, expert output bf16, shared bytes, order, which.
+// item_rows, blocks, expert output bf16, shared bytes, order, which, x's element stride.
 static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n) {
   nvfp4::MoeCall call = {};
   call.gate_up = view_nvfp4(*gate_up);
@@ -74,7 +74,7 @@ int emulated_nvfp4(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix
     call.out = out;
     call.expert_out = expert_out;
     call.errors = errors;
-    nvfp4::carve_workspace(call, workspace);
+    nvfp4::carve_workspace(call, workspace, n[20]);
     *plan = reinterpret_cast<char*>(call.plan) - workspace;
     nvfp4::MoeConfig config;
     config.schedule = static_cast<int>(n[10]);

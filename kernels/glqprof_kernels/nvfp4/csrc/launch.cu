@@ -43,6 +43,7 @@ Starters select(const MoeConfig& config) {
   }
 }
 
+constexpr int kStageBlocks = 128;
 constexpr int kDepths[] = {16, 12, 8, 6, 4};
 
 int blocks_of(const MoeConfig& config, const DeviceLimits& limits) {
@@ -97,7 +98,7 @@ void launch_moe(const MoeCall& call, const MoeConfig& config, const DeviceLimits
   plan.dependent = config.dependent && limits.capability >= 90;
   plan.depth = 0;
   if (which & 1) {
-    plan.blocks = 1;
+    plan.blocks = call.x_given == nullptr ? 1u : 1u + static_cast<unsigned int>(std::min(call.tokens, kStageBlocks));
     plan.threads = kPlanThreads;
     plan.shared_bytes = plan_shared_bytes(call.experts, call.tokens * call.top_k);
     NVFP4_START((nvfp4_plan_kernel), plan, stream, call);

@@ -44,8 +44,10 @@ struct MoeCall {
   bool mask_invalid;
   unsigned long long* errors;  // slots whose id is no expert, unless masked
 
-  const uint16_t* x;  // bf16, 16-byte aligned rows
+  const uint16_t* x;  // bf16, rows at multiples of 16 bytes
   int64_t x_stride;   // elements from one token's row to the next
+  const uint16_t* x_given;      // null; or an x that lies otherwise, which the plan kernel copies to x
+  int64_t x_given_strides[2];
   const int64_t* ids;
   int64_t id_strides[2];
   const float* weights;
@@ -67,8 +69,14 @@ inline int64_t max_items(int64_t slots, int64_t experts, int item_rows) {
   return used + (slots - used) / item_rows;
 }
 
+// Rows that the kernels can copy 16 bytes at a time.
+inline bool rows_are_aligned(const MoeCall& call, int64_t element_stride) {
+  return element_stride == 1 && call.x_stride % 8 == 0 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 &&
+         call.tokens * call.x_stride / 8 < INT32_MAX;
+}
+
 // Sets the workspace pointers within `base` (256-byte aligned; null only measures); returns the bytes. The items come last.
-inline size_t carve_workspace(MoeCall& call, char* base) {
+inline size_t carve_workspace(MoeCall& call, char* base, int64_t element_stride = 1) {
   size_t used = 0;
   auto part = [&](size_t bytes) {
     char* at = base == nullptr ? nullptr : base + used;
@@ -78,6 +86,15 @@ inline size_t carve_workspace(MoeCall& call, char* base) {
   const size_t slots = static_cast<size_t>(call.tokens) * call.top_k;
   call.item_capacity = static_cast<int>(max_items(static_cast<int64_t>(slots), call.experts, call.item_rows));
   call.h = reinterpret_cast<uint16_t*>(part(slots * call.down.inputs * sizeof(uint16_t)));
+  char* staged = part(static_cast<size_t>(call.tokens) * call.gate_up.inputs * sizeof(uint16_t));
+  call.x_given = nullptr;
+  if (base != nullptr && !rows_are_aligned(call, element_stride)) {
+    call.x_given = call.x;
+    call.x_given_strides[0] = call.x_stride;
+    call.x_given_strides[1] = element_stride;
+    call.x = reinterpret_cast<const uint16_t*>(staged);
+    call.x_stride = call.gate_up.inputs;
+  }
   char* outputs = part(slots * call.down.columns * sizeof(float));
   if (call.expert_out == nullptr) call.expert_out = outputs;
   call.plan = reinterpret_cast<int*>(part((kPlanHeader + static_cast<size_t>(call.item_capacity) * kItemWords) * sizeof(int)));

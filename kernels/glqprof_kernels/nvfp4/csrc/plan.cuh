@@ -45,7 +45,18 @@ __device__ __forceinline__ int2 scan_experts(const int* count, int* row_at, int*
   return total;
 }
 
-// grid: one block of kPlanThreads.
+// Rows of x that lie otherwise than the expert kernels read them, into the workspace. The blocks after the first.
+__device__ __forceinline__ void stage_inputs(const MoeCall& call) {
+  uint16_t* to = const_cast<uint16_t*>(call.x);
+  for (int token = blockIdx.x - 1; token < call.tokens; token += gridDim.x - 1) {
+    const uint16_t* from = call.x_given + token * call.x_given_strides[0];
+    for (int k = threadIdx.x; k < call.gate_up.inputs; k += kPlanThreads) {
+      to[token * call.x_stride + k] = from[k * call.x_given_strides[1]];
+    }
+  }
+}
+
+// grid: one block of kPlanThreads; more where x is to be copied.
 __global__ void NVFP4_LAUNCH_BOUNDS(kPlanThreads, 1) nvfp4_plan_kernel(const GLQ_KERNEL_PARAMETER MoeCall call) {
   GLQ_DYNAMIC_SHARED(int, counts);
   int* row_at = counts + call.experts;
@@ -55,6 +66,10 @@ __global__ void NVFP4_LAUNCH_BOUNDS(kPlanThreads, 1) nvfp4_plan_kernel(const GLQ
   for (int e = threadIdx.x; e < call.experts; e += kPlanThreads) counts[e] = 0;
   glq::wait_for_previous_kernel();
   glq::let_next_kernel_start();
+  if (blockIdx.x > 0) {
+    stage_inputs(call);
+    return;
+  }
   __syncthreads();
   for (int slot = threadIdx.x; slot < slots; slot += kPlanThreads) {
     const int token = slot / call.top_k, k = slot % call.top_k;
