@@ -83,14 +83,14 @@ class EmulatedNvfp4:
         return _Matrix(m.tiles.data_ptr(), m.scale.data_ptr(), m.columns, m.inputs)
 
 
-def build(folder: Path, csrc: Path = CSRC) -> EmulatedNvfp4:
+def build(folder: Path, csrc: Path = CSRC, *flags: str) -> EmulatedNvfp4:
     """Compile the device code in ``csrc`` (inside a package folder beside glq's) for emulation; skips without g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++: the device code cannot be compiled for emulation")
     library = folder / "nvfp4.so"
     source = EMULATION / "emulated_nvfp4.cpp"
-    command = [compiler, *FLAGS, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(source)]
+    command = [compiler, *FLAGS, *flags, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(source)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return EmulatedNvfp4(library)
