@@ -227,7 +227,7 @@ FAULTS = [
     ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
     ("decode.cuh", "const float scale[2] = {block ? upper.y", "const float scale[2] = {block ? upper.x"),
     ("unit.cuh", "if (row >= unit.count) continue;", "if (row + 1 >= unit.count) continue;"),
-    ("combine.cuh", "if (weight[i] == 0.0f) continue;", ""),
+    ("combine.cuh", "static_cast<int64_t>(k) * hidden", "static_cast<int64_t>(k ^ 1) * hidden"),
     ("regs.cuh", "if (k < m.inputs) x =", "x ="),
 ]
 

@@ -1,8 +1,8 @@
 """The NVFP4 MoE on a GPU: ``MoeRun`` over packed layers, and ``nvfp4_moe`` as a torch operator.
 
-A call is four launches (plan, gate-up, down, weighted sum) on the current stream. It allocates nothing, reads nothing back
-and waits for nothing, so it can be captured in a CUDA graph, and any ids on the device are right: ids that name no expert
-are skipped and, unless masked, counted in the layer's ``errors``, which a host may read when it likes.
+A call is four launches (plan, gate-up, down, weighted sum) on the current stream. It allocates nothing, reads nothing
+back and waits for nothing, so it can be captured in a CUDA graph. Ids that name no expert are skipped and, unless
+masked, counted in the layer's ``errors``, which a host may read when it likes.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class MoeRun:
         """One layer: x [rows, hidden] bf16, ids [rows, top_k] int64, weights [rows, top_k] fp32 → out.
 
         out [rows, hidden] bf16; or [rows, top_k, hidden] bf16 or fp32, the experts' outputs before the weighted sum,
-        where slots that are skipped stay as they are. ValueError for tensors that do not fit. ``which`` launches some of
-        the kernels only, over what the workspace holds: for measurements.
+        where slots that are skipped stay as they are. ValueError for tensors that do not fit. ``which`` launches some
+        of the kernels only, over what the workspace holds: for measurements.
         """
         self.handles[index].run(x, ids, weights, mask_invalid, out, self.workspace, self.config, which)
 
@@ -97,7 +97,7 @@ class MoeRun:
         return read_plan(self.workspace[offset:].cpu())
 
     def choice(self, index: int, rows: int, top_k: int) -> list[list[int]]:
-        """[warps a block, stages a warp, shared-memory bytes a block] of gate-up and down for calls of that many rows."""
+        """[warps a block, stages a warp, shared-memory bytes a block] of gate-up and down, for that many rows."""
         return self.handles[index].choice(rows, top_k, self.config)
 
 
@@ -173,7 +173,14 @@ def _(
 
 
 def _packed(
-    x: Any, gate_up_tiles: Any, gate_up_scale: Any, down_tiles: Any, down_scale: Any, errors: Any, activation: str, limit: float
+    x: Any,
+    gate_up_tiles: Any,
+    gate_up_scale: Any,
+    down_tiles: Any,
+    down_scale: Any,
+    errors: Any,
+    activation: str,
+    limit: float,
 ) -> PackedLayer:
     hidden, inter = x.shape[1], gate_up_tiles.shape[1] * tiles.ATOM_ROWS
     gate_up = PackedMatrix(gate_up_tiles, gate_up_scale, inter, hidden, activation == "swiglu")
@@ -192,8 +199,8 @@ def nvfp4_moe(
     """Output of one MoE layer, [rows, hidden] bf16, on the layer's device; allocates its workspace and result.
 
     x [rows, hidden] bf16, ids [rows, top_k] int64, weights [rows, top_k] fp32. Ids that name no expert are skipped and,
-    unless ``mask_invalid``, counted in ``packed.errors``. ValueError for tensors that do not fit the layer. On the CPU the
-    exact implementation runs. ``MoeRun`` is for calls that follow each other.
+    unless ``mask_invalid``, counted in ``packed.errors``. ValueError for tensors that do not fit the layer. On the CPU
+    the exact implementation runs. ``MoeRun`` is for calls that follow each other.
     """
     check_inputs(packed, x, ids, weights)
     split_variant(variant)

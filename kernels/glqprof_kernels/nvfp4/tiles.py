@@ -1,14 +1,14 @@
 """The kernels' layout of NVFP4 weights, and its inverse: what the tensor cores read, a lane's words side by side.
 
-An *atom row* is 16 output columns: 16 rows of a plain matrix, or 16 gate rows and the 16 up rows of the same columns. Along
-k it is a sequence of *slots* of 64 inputs, each of one section (plain) or two (gated: 32 inputs each). A section is 512
-bytes of codes and 64 of block scales; a slot holds its sections' codes, then their scales. The last slot is filled up with
-codes 0 and scales -0: a block of these adds -0 to a sum, which changes none.
+An *atom row* is 16 output columns: 16 rows of a plain matrix, or 16 gate rows and the 16 up rows of the same columns.
+Along k it is a sequence of *slots* of 64 inputs, each of one section (plain) or two (gated: 32 inputs each). A section
+is 512 bytes of codes and 64 of block scales; a slot holds its sections' codes, then their scales. The last slot is
+filled up with codes 0 and scales -0: a block of these adds -0 to a sum, which changes none.
 
-Codes of a section: lane 4g + t of a warp has 16 bytes, two pairs of words. A pair of words is two blocks of 16 inputs of 16
-rows, in a plain matrix blocks 0, 1 and blocks 2, 3; in a gated one of the gate rows and of the up rows. Per block that is
-an operand of ``mma.m16n8k16``: register r has rows g + 8 · (r % 2) and inputs 4t + 2 · (r // 2) and the one after. Where
-the four bits of a code lie in its two words is ``code_bits``; csrc/decode.cuh takes them out.
+Codes of a section: lane 4g + t of a warp has 16 bytes, two pairs of words. A pair of words is two blocks of 16 inputs
+of 16 rows: in a plain matrix blocks 0, 1 and blocks 2, 3; in a gated one of the gate rows and of the up rows. Per block
+that is an operand of ``mma.m16n8k16``: register r has row g + 8 · (r % 2) and inputs 4t + 2 · (r // 2) and the one
+after. Where the four bits of a code lie in its two words is ``code_bits``; csrc/decode.cuh takes them out.
 
 Scales of a section: for each g 8 bytes, a word for each pair of words: row g blocks 0, 1, then row g + 8 blocks 0, 1.
 """
@@ -62,8 +62,8 @@ def code_bits() -> tuple[tuple[int, ...], ...]:
 class PackedMatrix:
     """A matrix of all experts in tiles.
 
-    ``tiles``: uint8 [experts, columns / 16, slots, sections · 576]; ``scale``: float32 [experts]. ``columns`` is what the
-    kernel writes (inter for a gated matrix), ``inputs`` what it reads.
+    ``tiles``: uint8 [experts, columns / 16, slots, sections · 576]; ``scale``: float32 [experts]. ``columns`` is what
+    the kernel writes (inter for a gated matrix), ``inputs`` what it reads.
     """
 
     tiles: Any
@@ -113,7 +113,9 @@ def pack_layer(layer: LayerWeights) -> PackedLayer:
     """The layer in tiles, on its device; the scales per expert are shared, everything else is a copy."""
     errors = torch.zeros(1, dtype=torch.int64, device=layer.device)
     gated = layer.activation == "swiglu"
-    return PackedLayer(pack(layer.gate_up, gated), pack(layer.down, False), layer.activation, float(layer.limit), errors)
+    return PackedLayer(
+        pack(layer.gate_up, gated), pack(layer.down, False), layer.activation, float(layer.limit), errors
+    )
 
 
 def unpack_layer(packed: PackedLayer) -> LayerWeights:
@@ -153,7 +155,9 @@ def _fill(values: Any, width: int, value: int) -> Any:
 def _code_axes(codes: Any, slots: int, gated: bool) -> Any:
     """[rows, slots · 64] → a view [a, s, q, g, t, h, i, p, r, e]."""
     if gated:
-        return codes.view(2, -1, 2, 8, slots, 2, 2, 4, 2, 2).permute(1, 4, 5, 3, 7, 0, 6, 8, 2, 9)  # h a r g s q i t p e
+        return codes.view(2, -1, 2, 8, slots, 2, 2, 4, 2, 2).permute(
+            1, 4, 5, 3, 7, 0, 6, 8, 2, 9
+        )  # h a r g s q i t p e
     return codes.view(-1, 2, 8, slots, 1, 2, 2, 4, 2, 2).permute(0, 3, 4, 2, 7, 5, 6, 8, 1, 9)  # a r g s q h i t p e
 
 
