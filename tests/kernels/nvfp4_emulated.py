@@ -75,7 +75,7 @@ class EmulatedNvfp4:
         )
         if failed:
             raise RuntimeError(self.library.emulated_nvfp4_error().decode())
-        plan = read_plan(workspace[plan_at.value :])
+        plan = read_plan(workspace[plan_at.value :], ids.shape[1])
         return out, plan, self.library.emulated_nvfp4_launches().decode().splitlines()
 
     @staticmethod

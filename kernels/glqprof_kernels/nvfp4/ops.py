@@ -94,24 +94,25 @@ class MoeRun:
     def plan(self, index: int, rows: int, top_k: int) -> dict[str, list[int]]:
         """The plan of the last call, of that many rows, as ``routing.Plan``'s fields; waits for the GPU."""
         offset = self.handles[index].plan_offset(rows, top_k, self.config)
-        return read_plan(self.workspace[offset:].cpu())
+        return read_plan(self.workspace[offset:].cpu(), top_k)
 
     def choice(self, index: int, rows: int, top_k: int) -> list[list[int]]:
         """[warps a block, stages a warp, shared-memory bytes a block] of gate-up and down, for that many rows."""
         return self.handles[index].choice(rows, top_k, self.config)
 
 
-PLAN_HEADER, ITEM_WORDS, ITEM_SLOTS = 32, 32, 16
+PLAN_HEADER, ITEM_WORDS, ITEM_ROWS_AT = 32, 32, 16
 """Words of the plan (csrc/moe_call.h)."""
 
 
-def read_plan(memory: Any) -> dict[str, list[int]]:
+def read_plan(memory: Any, top_k: int) -> dict[str, list[int]]:
     """What the plan kernel wrote, from the start of its bytes: ``rows``, ``expert``, ``start``, ``count``."""
     words = memory[: memory.numel() // 4 * 4].view(torch.int32)
     count = int(words[0])
     items = words[PLAN_HEADER : PLAN_HEADER + count * ITEM_WORDS].view(count, ITEM_WORDS).tolist()
+    places = [place for item in items for place in item[ITEM_ROWS_AT : ITEM_ROWS_AT + item[2]]]
     return {
-        "rows": [slot for item in items for slot in item[ITEM_SLOTS : ITEM_SLOTS + item[2]]],
+        "rows": [(place >> 16) * top_k + (place & 0xFFFF) for place in places],
         "expert": [item[0] for item in items],
         "start": [item[1] for item in items],
         "count": [item[2] for item in items],

@@ -32,8 +32,9 @@ struct Matrix {
   int slots;             // ceil(inputs / 64)
 };
 
-// An item: up to 16 rows of one expert, as the plan kernel writes it: 32 words, so that a warp reads it at once.
-enum ItemWord : int { kExpert = 0, kFirst, kCount, kGroupFirst, kGroupItems, kItemSlots = 16, kItemWords = 32 };
+// An item: up to 16 rows of one expert, as the plan kernel writes it: 32 words, so that a warp reads it at once. From
+// kItemRows0 on its rows, each token << 16 | slot of the token.
+enum ItemWord : int { kExpert = 0, kFirst, kCount, kGroupFirst, kGroupItems, kItemRows0 = 16, kItemWords = 32 };
 constexpr int kPlanHeader = 32;  // words before the first item; word 0: items, word 1: rows in them
 
 struct MoeCall {

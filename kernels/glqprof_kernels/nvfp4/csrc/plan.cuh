@@ -117,7 +117,7 @@ __global__ void NVFP4_LAUNCH_BOUNDS(kPlanThreads, 1) nvfp4_plan_kernel(const GLQ
     __syncwarp();
     if (expert != kNoExpert) {
       const int item = item_at[expert] + rank / call.item_rows;
-      items[static_cast<int64_t>(item) * kItemWords + kItemSlots + rank % call.item_rows] = slot;
+      items[static_cast<int64_t>(item) * kItemWords + kItemRows0 + rank % call.item_rows] = slot / call.top_k << 16 | slot % call.top_k;
       if (before == 0) counts[expert] += __popc(same);
     }
     __syncwarp();

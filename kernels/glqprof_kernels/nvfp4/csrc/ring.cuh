@@ -17,57 +17,87 @@ struct alignas(128) SharedLine {
   unsigned char bytes[128];
 };
 
-// What a warp copies next. A stage: inputs [rows][128 B], then codes, then block scales.
+// What a warp copies next. A stage: inputs [rows][128 B], then codes, then block scales. A copy of the whole warp brings 512
+// bytes of codes; one more brings the scales by its first lanes and the inputs of the first rows by the others, 8 lanes a row;
+// further rows come four at a time.
 template <class S, class E>
 struct Source {
   using F = Shape<S, E>;
+  static constexpr int kScaleLanes = F::kTiles * kScaleBytes / 16;
+  static constexpr int kFirstRows = (32 - kScaleLanes) / 8;
+  static constexpr int kMore = (kItemRows - kFirstRows + 3) / 4;
+  static constexpr int kAlways = 1 << 30;  // inputs left of a lane that copies scales
+
   const MoeCall& call;
   const Matrix& m;
   UnitList<S, E> list;
-  int lane;
-  int left;    // slots of the unit not yet copied; 0: the warp's next unit follows
+  int left;                // slots of the unit not yet copied; 0: the warp's next unit follows
   int count;
-  const uint8_t* codes;   // this lane's
-  const uint8_t* scales;  // this lane's, of the lanes that copy scales
-  int64_t stream;
-  int piece[kItemRows / 4];  // this lane's 16 bytes of rows lane / 8 + 4i
-  int inputs_left;           // from this lane's 8 inputs on
-  int weights_at;            // bytes of inputs in a stage
+  const uint8_t* codes;    // this lane's
+  const uint8_t* other;    // this lane's scales or inputs of a first row
+  int other_step;          // from one slot to the next
+  int other_left;          // inputs from this lane's 8 on; below 1 zeros are copied
+  int stream;              // bytes from an atom row to the next
+  int more[kMore];         // this lane's 16 bytes of further rows
+  int weights_at;          // bytes of inputs in a stage
+  int other_at;            // in a stage
 
   __device__ __forceinline__ Source(const MoeCall& call_, int item_rows)
       : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
-    lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32;
     left = 0;
     count = 0;
-    codes = scales = nullptr;
-    stream = static_cast<int64_t>(m.slots) * F::kStreamBytes;
-    inputs_left = 0;
+    codes = other = nullptr;
+    other_left = 0;
+    stream = m.slots * F::kStreamBytes;
     weights_at = item_rows * kSlotColumns * 2;
+    if (lane < kScaleLanes) {
+      other_step = F::kStreamBytes;
+      other_at = weights_at + F::kTiles * kCodeBytes + lane * 16;
+    } else {
+      other_step = kSlotColumns * 2;
+      other_at = input_at(first_input(lane) / 8, first_input(lane) % 8);
+    }
 #pragma unroll
-    for (int i = 0; i < kItemRows / 4; ++i) piece[i] = 0;
+    for (int i = 0; i < kMore; ++i) more[i] = 0;
   }
+
+  // Where 16 bytes of a row's inputs lie in a stage: so that the 8-byte loads of half a warp meet no bank twice.
+  __device__ __forceinline__ static int input_at(int row, int chunk) { return row * 128 + (chunk ^ (2 * (row % 4))) * 16; }
+
+  // Which 16 bytes of the first rows a lane copies; lanes left over repeat the last.
+  __device__ __forceinline__ static int first_input(int lane) { return min(max(lane - kScaleLanes, 0), kFirstRows * 8 - 1); }
 
   __device__ __forceinline__ void open() {
     if (list.index >= list.units) return;
+    const int lane = threadIdx.x % 32;
     const Unit unit = list.at(list.index);
     list.index += list.stride;
     left = m.slots;
     count = unit.count;
-    inputs_left = m.inputs - lane % 8 * 8;
     const uint8_t* tiles = unit_tiles<S, E>(m, unit);
     codes = tiles + lane * 16;
+    const uint8_t* inputs = reinterpret_cast<const uint8_t*>(inputs_base<E>(call));
     constexpr int kOfStream = F::kSections * kScaleBytes / 16;
-    scales = tiles + lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16;
+    const bool scales = lane < kScaleLanes;
+    const int first = first_input(lane);
+    const int piece = input_piece<E>(call, unit, min(first / 8, count - 1)) + first % 8;
+    other = scales ? tiles + lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16
+                   : inputs + static_cast<int64_t>(piece) * 16;
+    other_left = scales ? kAlways : first / 8 < count ? m.inputs - first % 8 * 8 : 0;  // no row: zeros, unread
 #pragma unroll
-    for (int i = 0; i < kItemRows / 4; ++i) {
-      piece[i] = input_piece<E>(call, unit, min(lane / 8 + 4 * i, count - 1)) + lane % 8;
+    for (int i = 0; i < kMore; ++i) {
+      more[i] = input_piece<E>(call, unit, min(kFirstRows + 4 * i + lane / 8, count - 1)) + lane % 8;
     }
   }
 
   template <bool WEIGHTS, bool INPUTS>
   __device__ __forceinline__ void copy(SharedAddress stage) {
-    if (left == 0) open();
-    if (left == 0) return;
+    if (__builtin_expect(left == 0, 0)) {
+      open();
+      if (left == 0) return;
+    }
+    const int lane = threadIdx.x % 32;
     if (WEIGHTS) {
       const SharedAddress to = stage + weights_at + lane * 16;
 #pragma unroll
@@ -77,25 +107,31 @@ struct Source {
           copy16_group(to + (atom * F::kSections + section) * kCodeBytes, codes + atom * stream + section * kCodeBytes);
         }
       }
-      if (lane < F::kTiles * kScaleBytes / 16) copy16_group(to + F::kTiles * kCodeBytes, scales);
     }
-    if (INPUTS) {
-      const int row = lane / 8;
-      const SharedAddress to = stage + row * 128 + ((lane % 8) ^ (2 * row)) * 16;
-      const uint16_t* from = inputs_base<E>(call);
+    if ((WEIGHTS && INPUTS) || (lane < kScaleLanes) == WEIGHTS) {
+      copy16_group(stage + other_at, other, other_left > 0 ? 16 : 0);
+    }
+    if (INPUTS && __builtin_expect(count > kFirstRows, 0)) {
 #pragma unroll
-      for (int i = 0; i < kItemRows / 4; ++i) {
-        if (4 * i >= count) break;
-        if (row + 4 * i < count) {
-          copy16_group(to + i * 512, from + static_cast<int64_t>(piece[i]) * 8, inputs_left > 0 ? 16 : 0);
+      for (int i = 0; i < kMore; ++i) {
+        const int row = kFirstRows + 4 * i + lane / 8;
+        const int chunk = lane % 8;
+        if (kFirstRows + 4 * i >= count) break;
+        const int inputs_left = m.inputs - (m.slots - left) * kSlotColumns - chunk * 8;
+        if (row < count) {
+          copy16_group(stage + input_at(row, chunk), inputs_base<E>(call) + static_cast<int64_t>(more[i]) * 8,
+                       inputs_left > 0 ? 16 : 0);
         }
+        more[i] += kSlotColumns / 8;
       }
     }
-    codes += F::kStreamBytes;
-    scales += F::kStreamBytes;
-    inputs_left -= kSlotColumns;
+    if (!INPUTS) {
 #pragma unroll
-    for (int i = 0; i < kItemRows / 4; ++i) piece[i] += kSlotColumns / 8;
+      for (int i = 0; i < kMore; ++i) more[i] += kSlotColumns / 8;
+    }
+    codes += F::kStreamBytes;
+    other += other_step;
+    other_left -= kSlotColumns;
     --left;
   }
 };
@@ -180,7 +216,7 @@ __device__ __forceinline__ void run_unit_ring(const MoeCall& call, const Unit& u
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int row = input_row<COLUMNS>(lane, tile, unit.count);
-    inputs[tile] = row * 128 + row % 4 * 32 + lane % 4 * 8;
+    inputs[tile] = row * 128 + row % 4 * 32 + lane % 4 * 8;  // block b of the slot: ^ 32 b
   }
   float acc[F::kTiles][Tiling<COLUMNS>::kValues] = {};
   for (int slot = 0; slot < source.m.slots; ++slot) {

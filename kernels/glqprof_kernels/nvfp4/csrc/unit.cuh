@@ -121,8 +121,8 @@ __device__ __forceinline__ const uint8_t* unit_tiles(const Matrix& m, const Unit
 template <class E>
 __device__ __forceinline__ int input_piece(const MoeCall& call, const Unit& unit, int row) {
   if (E::kDown) return (unit.first + row) * (call.down.inputs / 8);
-  const int slot = __shfl_sync(0xFFFFFFFFu, unit.item_word, kItemSlots + row);
-  return slot / call.top_k * static_cast<int>(call.x_stride / 8);
+  const int token = __shfl_sync(0xFFFFFFFFu, unit.item_word, kItemRows0 + row) >> 16;
+  return token * static_cast<int>(call.x_stride / 8);
 }
 template <class E>
 __device__ __forceinline__ const uint16_t* inputs_base(const MoeCall& call) {
@@ -137,7 +137,8 @@ __device__ __forceinline__ void finish_unit(const MoeCall& call, const Unit& uni
 #pragma unroll
   for (int i = 0; i < COLUMNS / 4; ++i) {
     const int row = output_row<COLUMNS>(lane, i);
-    const int slot = E::kDown ? __shfl_sync(0xFFFFFFFFu, unit.item_word, kItemSlots + row) : 0;
+    const int token_slot = E::kDown ? __shfl_sync(0xFFFFFFFFu, unit.item_word, kItemRows0 + row) : 0;
+    const int slot = (token_slot >> 16) * call.top_k + (token_slot & 0xFFFF);
     if (row >= unit.count) continue;
 #pragma unroll
     for (int atom = 0; atom < S::kAtoms; ++atom) {
