@@ -6,15 +6,25 @@
 
 namespace nvfp4 {
 
+// Registers for two blocks of a multiprocessor, gate-up's and down's, where down's rings fill before gate-up ends.
+template <class S, class P>
+constexpr int blocks_at_once() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+  return P::kPrefetches && S::kThreads <= 256 ? 2 : 1;
+#else
+  return 1;
+#endif
+}
+
 // grid: any number of blocks of up to S::kThreads threads. S: Base, Waves, Half; P: Regs, Ring, Deep; E: Swiglu, Relu2.
 template <class S, class P, class E>
-__global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, S::kBlocks)
+__global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, (blocks_at_once<S, P>()))
     nvfp4_gate_up_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
   run_units<S, E>(call, call.item_rows, depth, P());
 }
 
 template <class S, class P>
-__global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, S::kBlocks)
+__global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, (blocks_at_once<S, P>()))
     nvfp4_down_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
   run_units<S, Down>(call, call.item_rows, depth, P());
 }

@@ -5,7 +5,9 @@
 
 namespace nvfp4 {
 
-struct Regs {};
+struct Regs {
+  static constexpr bool kPrefetches = false;
+};
 
 template <class S, class E, int COLUMNS>
 struct Group {

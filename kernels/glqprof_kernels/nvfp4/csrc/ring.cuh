@@ -8,9 +8,11 @@ namespace nvfp4 {
 
 struct Ring {
   static constexpr int kDepth = 4;
+  static constexpr bool kPrefetches = true;
 };
 struct Deep {
   static constexpr int kDepth = 0;  // chosen at the launch
+  static constexpr bool kPrefetches = true;
 };
 
 struct alignas(128) SharedLine {

@@ -13,19 +13,16 @@ struct Base {
   static constexpr int kAtoms = 2;
   static constexpr bool kGrouped = false;
   static constexpr int kThreads = 256;
-  static constexpr int kBlocks = 2;  // a multiprocessor: gate-up's and down's, when one starts before the other ends
 };
 struct Waves {
   static constexpr int kAtoms = 2;
   static constexpr bool kGrouped = true;
   static constexpr int kThreads = 256;
-  static constexpr int kBlocks = 2;
 };
 struct Half {
   static constexpr int kAtoms = 1;
   static constexpr bool kGrouped = false;
   static constexpr int kThreads = 512;
-  static constexpr int kBlocks = 1;
 };
 
 // Epilogues, which choose the layout: gate and up rows of the same columns share an atom.
