@@ -20,13 +20,13 @@ constexpr int blocks_at_once() {
 template <class S, class P, class E>
 __global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, (blocks_at_once<S, P>()))
     nvfp4_gate_up_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
-  run_units<S, E>(call, call.item_rows, depth, P());
+  run_units<S, E>(call, depth, P());
 }
 
 template <class S, class P>
 __global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, (blocks_at_once<S, P>()))
     nvfp4_down_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
-  run_units<S, Down>(call, call.item_rows, depth, P());
+  run_units<S, Down>(call, depth, P());
 }
 
 struct LaunchPlan {

@@ -82,12 +82,12 @@ __device__ __forceinline__ void run_unit_regs(const MoeCall& call, const Unit& u
 }
 
 template <class S, class E>
-__device__ __forceinline__ void run_units(const MoeCall& call, int, int, Regs) {
+__device__ __forceinline__ void run_units(const MoeCall& call, int, Regs) {
   if (E::kDown) glq::let_next_kernel_start();
   glq::wait_for_previous_kernel();
   if (!E::kDown) glq::let_next_kernel_start();
   const UnitList<S, E> list(call);
-  for (int index = list.index; index < list.units; index += list.stride) {
+  for (int index = list.index; index < list.units; index += list.stride()) {
     const Unit unit = list.at(index);
     if (unit.count <= 4) {
       run_unit_regs<S, E, 4>(call, unit);

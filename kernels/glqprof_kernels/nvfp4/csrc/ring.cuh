@@ -41,10 +41,9 @@ struct Source {
   int other_left;          // inputs from this lane's 8 on; below 1 zeros are copied
   int stream;              // bytes from an atom row to the next
   int more[kMore];         // this lane's 16 bytes of further rows
-  int weights_at;          // bytes of inputs in a stage
   int other_at;            // in a stage
 
-  __device__ __forceinline__ Source(const MoeCall& call_, int item_rows)
+  __device__ __forceinline__ explicit Source(const MoeCall& call_)
       : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
     const int lane = threadIdx.x % 32;
     left = 0;
@@ -52,10 +51,9 @@ struct Source {
     codes = other = nullptr;
     other_left = 0;
     stream = m.slots * F::kStreamBytes;
-    weights_at = item_rows * kSlotColumns * 2;
     if (lane < kScaleLanes) {
       other_step = F::kStreamBytes;
-      other_at = weights_at + F::kTiles * kCodeBytes + lane * 16;
+      other_at = weights_at() + F::kTiles * kCodeBytes + lane * 16;
     } else {
       other_step = kSlotColumns * 2;
       other_at = input_at(first_input(lane) / 8, first_input(lane) % 8);
@@ -63,6 +61,9 @@ struct Source {
 #pragma unroll
     for (int i = 0; i < kMore; ++i) more[i] = 0;
   }
+
+  // Bytes of inputs in a stage.
+  __device__ __forceinline__ int weights_at() const { return call.item_rows * kSlotColumns * 2; }
 
   // Where 16 bytes of a row's inputs lie in a stage: so that the 8-byte loads of half a warp meet no bank twice.
   __device__ __forceinline__ static int input_at(int row, int chunk) { return row * 128 + (chunk ^ (2 * (row % 4))) * 16; }
@@ -74,7 +75,7 @@ struct Source {
     if (list.index >= list.units) return;
     const int lane = threadIdx.x % 32;
     const Unit unit = list.at(list.index);
-    list.index += list.stride;
+    list.index += list.stride();
     left = m.slots;
     count = unit.count;
     const uint8_t* tiles = unit_tiles<S, E>(m, unit);
@@ -101,7 +102,7 @@ struct Source {
     }
     const int lane = threadIdx.x % 32;
     if (WEIGHTS) {
-      const SharedAddress to = stage + weights_at + lane * 16;
+      const SharedAddress to = stage + weights_at() + lane * 16;
 #pragma unroll
       for (int atom = 0; atom < S::kAtoms; ++atom) {
 #pragma unroll
@@ -212,8 +213,8 @@ __device__ __forceinline__ void run_unit_ring(const MoeCall& call, const Unit& u
   constexpr int kTiles = Tiling<COLUMNS>::kTiles;
   const int lane = threadIdx.x % 32;
   const float scale = __ldg(source.m.scale + unit.expert);
-  const int codes = source.weights_at + lane * 16;
-  const int scales = source.weights_at + F::kTiles * kCodeBytes + lane / 4 * 8;
+  const int codes = source.weights_at() + lane * 16;
+  const int scales = source.weights_at() + F::kTiles * kCodeBytes + lane / 4 * 8;
   int inputs[kTiles];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -237,12 +238,12 @@ __device__ __forceinline__ void run_unit_ring(const MoeCall& call, const Unit& u
 
 // `depth` stages a warp.
 template <class S, class E, class P>
-__device__ __forceinline__ void run_units(const MoeCall& call, int item_rows, int depth_given, P) {
+__device__ __forceinline__ void run_units(const MoeCall& call, int depth_given, P) {
   using F = Shape<S, E>;
   GLQ_DYNAMIC_SHARED(SharedLine, lines);
   const int depth = P::kDepth > 0 ? P::kDepth : depth_given;
   Stages stages;
-  stages.bytes = F::kStageWeights + item_rows * kSlotColumns * 2;
+  stages.bytes = F::kStageWeights + call.item_rows * kSlotColumns * 2;
   stages.begin = shared_address(lines) + threadIdx.x / 32 * depth * stages.bytes;
   stages.end = stages.begin + depth * stages.bytes;
   stages.now = stages.begin;
@@ -254,7 +255,7 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int item_rows, in
   } else {
     glq::let_next_kernel_start();
   }
-  Source<S, E> source(call, item_rows);
+  Source<S, E> source(call);
   UnitList<S, E> list = source.list;
   if (E::kDown) {
     // The plan was there before gate-up began: the first weights come while gate-up still runs, then its results.
@@ -274,7 +275,7 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int item_rows, in
       end_copy_group();
     }
   }
-  for (int index = list.index; index < list.units; index += list.stride) {
+  for (int index = list.index; index < list.units; index += list.stride()) {
     const Unit unit = list.at(index);
     if (unit.count <= 4) {
       run_unit_ring<S, E, P, 4>(call, unit, source, stages, depth);

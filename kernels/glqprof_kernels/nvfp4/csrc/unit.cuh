@@ -66,24 +66,23 @@ struct Unit {
 // The units of this launch, and which are this warp's.
 template <class S, class E>
 struct UnitList {
-  const int* items;
+  const MoeCall& call;
   int per_item;
   int units;
-  int index;   // this warp's next
-  int stride;
+  int index;  // this warp's next
 
-  __device__ __forceinline__ UnitList(const MoeCall& call) {
+  __device__ __forceinline__ explicit UnitList(const MoeCall& call_) : call(call_) {
     const Matrix& m = E::kDown ? call.down : call.gate_up;
     const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
-    items = call.plan + kPlanHeader;
     per_item = m.columns / Shape<S, E>::kColumns;
     units = __ldcg(call.plan) * per_item;
     index = S::kGrouped ? blockIdx.x * warps + warp : warp * gridDim.x + blockIdx.x;
-    stride = gridDim.x * warps;
   }
 
+  __device__ __forceinline__ static int stride() { return gridDim.x * (blockDim.x / 32); }
+
   __device__ __forceinline__ int word_of(int item) const {
-    return __ldcg(items + static_cast<int64_t>(item) * kItemWords + threadIdx.x % 32);
+    return __ldcg(call.plan + kPlanHeader + static_cast<int64_t>(item) * kItemWords + threadIdx.x % 32);
   }
 
   // `unit` below `units`.
