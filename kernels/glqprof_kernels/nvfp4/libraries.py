@@ -55,7 +55,7 @@ def vllm_unavailable(device: str) -> str:
     if device != "cuda":
         return "vLLM's Marlin kernels run on CUDA only"
     if not _installed("vllm"):
-        return "vLLM is not installed: pip install vllm, in an environment of its own"
+        return "vLLM is not installed"
     return _marlin_problem()
 
 
@@ -74,9 +74,9 @@ def _marlin_problem() -> str:
 def flashinfer_unavailable(device: str) -> str:
     """Why FlashInfer is no baseline here; never ""."""
     if not _installed("flashinfer"):
-        return "FlashInfer is not installed, and documents no NVFP4 MoE with bf16 inputs for one sm_90 GPU"
+        return "FlashInfer is not installed"
     version = _version("flashinfer-python", "flashinfer")
-    return f"FlashInfer {version} documents no NVFP4 MoE with bf16 inputs for one sm_90 GPU"
+    return f"FlashInfer {version} has no NVFP4 MoE for bf16 inputs on one sm_90 GPU"
 
 
 class Marlin:
