@@ -74,6 +74,21 @@ def test_every_batch(registry, workload, rows) -> None:
                 assert relative < registry.variants["nvfp4-moe", name].contract.rel_err, (label, name)
 
 
+def test_each_variant_expects_its_own_kernels_on_cuda() -> None:
+    """Demangled names as the profiler gives them: every variant's expert kernels match its expressions alone."""
+    for name in KERNELS:
+        unit, pipeline = (part.capitalize() for part in name.split("-"))
+        ran = [
+            "nvfp4::nvfp4_plan_kernel(nvfp4::MoeCall)",
+            f"void nvfp4::nvfp4_gate_up_kernel<nvfp4::{unit}, nvfp4::{pipeline}, nvfp4::Swiglu>(nvfp4::MoeCall, int)",
+            f"void nvfp4::nvfp4_down_kernel<nvfp4::{unit}, nvfp4::{pipeline}>(nvfp4::MoeCall, int)",
+            "nvfp4::nvfp4_combine_kernel(nvfp4::MoeCall)",
+        ]
+        for other in KERNELS:
+            fits = [bool(re.search(p, kernel)) for p, kernel in zip(variants.cuda_kernels(other), ran, strict=True)]
+            assert fits == [True, other == name, other == name, True]
+
+
 def test_adversarial_batches_are_what_they_say(registry, workload) -> None:
     group = registry.groups["nvfp4-moe"]
     batches = dict(group.adversarial(workload, 2))
