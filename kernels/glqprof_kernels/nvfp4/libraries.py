@@ -4,10 +4,9 @@
 like the variants here. ``prepare_nvfp4_moe_layer_for_marlin`` lays the weights out, ``fused_marlin_moe`` computes.
 Neither is a stable interface: the parameters that this module passes are looked up first.
 
-**FlashInfer** documents NVFP4 MoE kernels for sm_100 and later, which quantise the inputs too. Its mixed-precision MoE
-for one sm_90 GPU takes MXFP4 (32 inputs to an e8m0 scale), and its NVFP4 MoE for sm_90 (``flashinfer.megamoe``) runs on
-four or eight GPUs and quantises the inputs to e4m3. So there is nothing to compare with on one H200, and the variant
-says so.
+**FlashInfer** documents NVFP4 MoE kernels of one GPU for sm_100 and later. Its mixed-precision MoE for one sm_90 GPU
+takes MXFP4 (32 inputs to an e8m0 scale), and its NVFP4 MoE for sm_90 (``flashinfer.megamoe``) runs on four or eight
+GPUs and quantises the inputs to e4m3. So there is nothing to compare with on one H200, and the variant says so.
 """
 
 from __future__ import annotations

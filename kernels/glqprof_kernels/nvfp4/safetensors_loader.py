@@ -16,7 +16,7 @@ ModelOpt also stores the experts of some models as one tensor each, ``….expert
 
 The kernels have one scale per expert matrix, checkpoints one each for gate and up. Where these differ, the block scales
 of one half are restated under the other's global scale if every product stays the same to the bit, which a power of two
-often allows; else the layer is refused. Both tools can be told to give gate and up one global scale.
+often allows; else the layer is refused. ModelOpt's export gives gate and up one global scale for this reason.
 """
 
 from __future__ import annotations
