@@ -268,6 +268,8 @@ def _build_bf16(workload: MoeWorkload) -> Run:
 
 
 def _build_dequant(workload: MoeWorkload) -> Run:
+    baselines.unscaled(workload.weights[0].down, 0)  # copies its tables to the device once
+
     def run(batch: MoeBatch, out: torch.Tensor) -> None:
         for layer, inputs, layer_out in zip(workload.weights, batch.per_layer, out.unbind(0), strict=True):
             baselines.run_dequantised(layer, *inputs, layer_out)
