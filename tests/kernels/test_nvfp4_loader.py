@@ -71,6 +71,14 @@ def test_the_global_scales_are_each_others_reciprocal(tmp_path) -> None:
         assert (decode(loaded.down, 2) == 0.5).all()
 
 
+def test_a_reciprocal_of_a_reciprocal_is_stable() -> None:
+    """Every mantissa: the loaded scale survives writing and loading, the stored one need not."""
+    stored = torch.arange(0x3F800000, 0x40000000, dtype=torch.int32).view(torch.float32)
+    loaded = 1 / stored
+    assert torch.equal(1 / (1 / loaded), loaded)
+    assert not torch.equal(1 / loaded, stored)
+
+
 def test_compressed_tensors_round_trip(tmp_path) -> None:
     """Codes and block scales to the bit; the scale to the bit from the second time on, since 1/(1/s) need not be s."""
     original = layer()
