@@ -55,8 +55,6 @@ def configs() -> list[tuple[str, bool, dict]]:
     return [(k, False, v) for k, v in EXACT_CONFIGS.items()] + [(k, True, v) for k, v in FAST_CONFIGS.items()]
 
 
-
-
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two fp16 tensors have the same bytes."""
     return torch.equal(a.view(torch.int16), b.view(torch.int16))

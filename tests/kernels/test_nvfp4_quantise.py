@@ -21,6 +21,7 @@ def test_a_matrix_worked_out_by_hand() -> None:
     weight = torch.zeros(1, 32, 32)
     weight[0, 0, :5] = torch.tensor([2688.0, -1344.0, 448.0, 100.0, -112.0])
     weight[0, 0, 16:20] = torch.tensor([12.0, 5.0, -1.0, 0.4])
+    weight[0, 1, 0] = -0.0
     matrix = quantise(weight)
     assert matrix.scale.tolist() == [1.0]
     assert codes.decode_e4m3(matrix.scales[0, 0]).tolist() == [448.0, 2.0]
@@ -29,6 +30,7 @@ def test_a_matrix_worked_out_by_hand() -> None:
     assert got[:5].tolist() == [2688.0, -1344.0, 448.0, 0.0, 0.0]
     assert got[16:20].tolist() == [12.0, 4.0, -1.0, 0.0]
     assert codes.unpack(matrix.codes[0, 0])[:5].tolist() == [7, 13, 2, 0, 8]
+    assert codes.unpack(matrix.codes[0, 1])[0] == 0  # -0 is code 0
     # Blocks of zeros have scale 1, as in ModelOpt.
     assert (matrix.scales[0, 1:] == 0x38).all()
     assert codes.e4m3_value(0x38) == 1.0

@@ -29,8 +29,8 @@ def dense(layer: LayerWeights) -> Bf16Layer:
 
 
 @cache
-def _pairs(device: Any) -> Tensor:
-    """[256, 2] bf16: both values of each byte of codes."""
+def byte_values(device: Any) -> Tensor:
+    """[256, 2] bf16: both values of each byte of codes. The first call on a device copies a table to it."""
     byte = torch.arange(256, device=device)
     table = e2m1_table(device)
     return torch.stack((table[byte & 15], table[byte >> 4]), dim=-1).to(torch.bfloat16)
@@ -38,7 +38,7 @@ def _pairs(device: Any) -> Tensor:
 
 def unscaled(matrix: ExpertMatrix, expert: int) -> Tensor:
     """code · block scale of one expert, [rows, cols] bf16: exact, since 2 and 4 bits make 6 of bf16's 8."""
-    values = _pairs(matrix.device)[matrix.codes[expert].int()].view(matrix.rows, -1, BLOCK)
+    values = byte_values(matrix.device)[matrix.codes[expert].int()].view(matrix.rows, -1, BLOCK)
     return (values * decode_e4m3(matrix.scales[expert]).to(torch.bfloat16)[..., None]).view(matrix.rows, matrix.cols)
 
 

@@ -4,10 +4,9 @@
 like the variants here. ``prepare_nvfp4_moe_layer_for_marlin`` lays the weights out, ``fused_marlin_moe`` computes.
 Neither is a stable interface: the parameters that this module passes are looked up first.
 
-**FlashInfer** documents NVFP4 MoE kernels for sm_100 and later, which quantise the inputs too. Its mixed-precision MoE
-for one sm_90 GPU takes MXFP4 (32 inputs to an e8m0 scale), and its NVFP4 MoE for sm_90 (``flashinfer.megamoe``) runs on
-four or eight GPUs and quantises the inputs to e4m3. So there is nothing to compare with on one H200, and the variant
-says so.
+**FlashInfer** documents NVFP4 MoE kernels of one GPU for sm_100 and later. Its mixed-precision MoE for one sm_90 GPU
+takes MXFP4 (32 inputs to an e8m0 scale), and its NVFP4 MoE for sm_90 (``flashinfer.megamoe``) runs on four or eight
+GPUs and quantises the inputs to e4m3. So there is nothing to compare with on one H200, and the variant says so.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def vllm_unavailable(device: str) -> str:
     if device != "cuda":
         return "vLLM's Marlin kernels run on CUDA only"
     if not _installed("vllm"):
-        return "vLLM is not installed: pip install vllm, in an environment of its own"
+        return "vLLM is not installed"
     return _marlin_problem()
 
 
@@ -74,9 +73,9 @@ def _marlin_problem() -> str:
 def flashinfer_unavailable(device: str) -> str:
     """Why FlashInfer is no baseline here; never ""."""
     if not _installed("flashinfer"):
-        return "FlashInfer is not installed, and documents no NVFP4 MoE with bf16 inputs for one sm_90 GPU"
+        return "FlashInfer is not installed"
     version = _version("flashinfer-python", "flashinfer")
-    return f"FlashInfer {version} documents no NVFP4 MoE with bf16 inputs for one sm_90 GPU"
+    return f"FlashInfer {version} has no NVFP4 MoE for bf16 inputs on one sm_90 GPU"
 
 
 class Marlin:

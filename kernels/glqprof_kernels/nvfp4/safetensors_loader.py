@@ -16,7 +16,7 @@ ModelOpt also stores the experts of some models as one tensor each, ``….expert
 
 The kernels have one scale per expert matrix, checkpoints one each for gate and up. Where these differ, the block scales
 of one half are restated under the other's global scale if every product stays the same to the bit, which a power of two
-often allows; else the layer is refused. Both tools can be told to give gate and up one global scale.
+often allows; else the layer is refused. ModelOpt's export gives gate and up one global scale for this reason.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ def _load_fused(
 def layer_tensors(layer: LayerWeights, layout: Layout, experts: str, names: Names | None = None) -> dict[str, Tensor]:
     """The layer's tensors by name, as ``layout`` stores them; ``experts`` such as ``model.layers.3.mlp.experts``.
 
-    The reciprocal of compressed-tensors is a float32 whose own reciprocal is the scale, where there is one (there is
-    for every scale that was loaded from that layout), else the nearest to it.
+    What was loaded from compressed-tensors' layout loads the same again: of float32 numbers g within the normal range,
+    1 / (1 / (1 / g)) is 1 / g for every one, though 1 / (1 / g) need not be g.
     """
     import torch
 
@@ -278,25 +278,13 @@ def layer_tensors(layer: LayerWeights, layout: Layout, experts: str, names: Name
         parts.append((names.gate, layer.gate_up, slice(0, inter)))
     found = {}
     for projection, matrix, rows in parts:
-        stored = _reciprocal(matrix.scale) if layout.reciprocal else matrix.scale
+        stored = 1.0 / matrix.scale if layout.reciprocal else matrix.scale
         for e in range(matrix.experts):
             root = f"{experts}.{e}.{projection}"
             found[f"{root}.{layout.codes}"] = matrix.codes[e, rows].contiguous()
             found[f"{root}.{layout.scales}"] = matrix.scales[e, rows].contiguous().view(torch.float8_e4m3fn)
             found[f"{root}.{layout.scale}"] = stored[e : e + 1].clone() if layout.reciprocal else stored[e].clone()
     return found
-
-
-def _reciprocal(scale: Tensor) -> Tensor:
-    import torch
-
-    nearest = 1.0 / scale
-    chosen = nearest.clone()
-    for direction in (0.0, float("inf")):
-        neighbour = torch.nextafter(nearest, torch.full_like(nearest, direction))
-        fits = (1.0 / neighbour == scale) & (1.0 / chosen != scale)
-        chosen = torch.where(fits, neighbour, chosen)
-    return chosen
 
 
 def save_layer(path: Path | str, layer: LayerWeights, layout: Layout, experts: str, names: Names | None = None) -> None:

@@ -32,12 +32,14 @@ PIPELINES = {
     "ring": "a ring of four shared-memory stages a warp, filled by cp.async",
     "deep": "a deeper ring, more bytes in flight",
 }
-EXACT_REL_ERR = 6e-3
-"""A correct variant's distance from float64: bf16 activations and outputs give 2e-3 to 4e-3, relu² the most."""
+EXACT_REL_ERR = 1e-2
+"""A correct variant's distance from float64: bf16 activations and outputs give 2e-3 to 4e-3, and up to 7e-3 on one row
+of the tiny size with relu², which doubles the error of what it squares."""
 BF16_REL_ERR = 2e-2
-"""bf16 weights add their own rounding: about 5e-3 in all."""
+"""bf16 weights add their own rounding: 5e-3 in all, up to 1.1e-2 where the exact kernels have 7e-3."""
 MAX_ROWS = 512
 """Tokens that the workspace of a CUDA variant holds; more run after each other."""
+EXPERT_KERNELS = ("nvfp4_gate_up_kernel", "nvfp4_down_kernel")
 CUDA_LAYERS = 4
 """At one row 4 layers of the smallest geometry read 57 MB; the bench adds weight sets until 3 × L2 pass."""
 ANY_COUNT = -1
@@ -150,6 +152,14 @@ def packed_layers(workload: MoeWorkload) -> list[Any]:
     return workload.packed
 
 
+def cuda_kernels(name: str) -> list[str]:
+    """Expressions for the kernels of a layer on CUDA; those of the experts name the unit and the pipeline."""
+    unit, pipeline = (part.capitalize() for part in name.split("-"))
+    return [
+        rf"{kernel}<.*\b{unit}\b.*\b{pipeline}\b" if kernel in EXPERT_KERNELS else kernel for kernel in exact.KERNELS
+    ]
+
+
 def _kernel(name: str, summary: str, contract: SameBits | Tolerance) -> Variant:
     log = LaunchLog()
 
@@ -157,8 +167,9 @@ def _kernel(name: str, summary: str, contract: SameBits | Tolerance) -> Variant:
         return _build_cuda(workload, name) if _is_cuda(workload) else _build_exact(workload, log)
 
     def kernels(workload: MoeWorkload, batch: MoeBatch) -> Mapping[str, int]:
-        calls = -(-batch.rows // MAX_ROWS) if _is_cuda(workload) else 1
-        return dict.fromkeys(exact.KERNELS, workload.layers * calls)
+        if not _is_cuda(workload):
+            return dict.fromkeys(exact.KERNELS, workload.layers)
+        return dict.fromkeys(cuda_kernels(name), workload.layers * -(-batch.rows // MAX_ROWS))
 
     return Variant(
         name=name,
@@ -257,6 +268,8 @@ def _build_bf16(workload: MoeWorkload) -> Run:
 
 
 def _build_dequant(workload: MoeWorkload) -> Run:
+    baselines.unscaled(workload.weights[0].down, 0)  # copies its tables to the device once
+
     def run(batch: MoeBatch, out: torch.Tensor) -> None:
         for layer, inputs, layer_out in zip(workload.weights, batch.per_layer, out.unbind(0), strict=True):
             baselines.run_dequantised(layer, *inputs, layer_out)

@@ -2,14 +2,13 @@
 
 A float64 sum of sixteen products (each exact: 8 + 2 bits) need not be exact, since x spans binary32's whole range.
 Knuth's TwoSum says of every addition whether it was. Where all were, the total is rounded once, to binary32. The rare
-rest is summed as a rational number and rounded to odd at 53 bits before, so that rounding again to 24 bits gives what
+rest is summed exactly (``math.fsum``) and rounded to odd at 53 bits first, so that rounding again to 24 bits gives what
 rounding the exact sum once would (see ``glq.exact.rounding``).
 """
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
@@ -35,14 +34,14 @@ def sum_once(terms: np.ndarray) -> np.ndarray:
             exact &= ((total - (after - virtual)) + (term - virtual)) == 0
             total = after
         for index in zip(*np.nonzero(~exact & np.isfinite(total)), strict=True):
-            total[index] = round_to_odd(sum((Fraction(float(t)) for t in terms[index]), Fraction(0)))
+            total[index] = odd_sum(terms[index].tolist())
         return total.astype(F32)
 
 
-def round_to_odd(value: Fraction) -> float:
-    """The float64 of a rational number; an inexact one becomes its neighbour with an odd last bit."""
-    nearest = float(value)  # correctly rounded to nearest even
-    gap = value - Fraction(nearest)
+def odd_sum(terms: list[float]) -> float:
+    """The sum of float64 terms rounded to odd: an inexact one becomes its neighbour whose last bit is odd."""
+    nearest = math.fsum(terms)  # the exact sum, rounded once
+    gap = math.fsum([*terms, -nearest])  # its sign is exact
     if gap == 0 or int(np.float64(nearest).view(np.int64)) & 1:
         return nearest
     return math.nextafter(nearest, math.inf if gap > 0 else -math.inf)
