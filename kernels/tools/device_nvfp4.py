@@ -242,12 +242,8 @@ class Calls:
         return captured(all_calls)
 
 
-PARTS = {
-    "experts": ops.GATE_UP | ops.DOWN,
-    "gate_up": ops.GATE_UP,
-    "down": ops.DOWN,
-    "layer": ops.WHOLE_LAYER,
-}
+TOGETHER = {"experts": ops.GATE_UP | ops.DOWN, "layer": ops.WHOLE_LAYER}
+ALONE = {"gate_up": ops.GATE_UP, "down": ops.DOWN}
 
 
 def interleaved(graphs: dict[str, torch.cuda.CUDAGraph], rounds: int) -> dict[str, list[float]]:
@@ -282,9 +278,11 @@ def measure(clock: Clock, quick: bool) -> list[str]:
             calls = Calls(layer, rows)
             graphs: dict[str, torch.cuda.CUDAGraph] = {}
             for variant in ops.VARIANTS:
-                parts = PARTS if rows == 1 else {"experts": PARTS["experts"]}
-                graphs |= {f"{variant}/{part}": g for part, g in calls.graphs(variant, parts).items()}
-            graphs["base-ring again/experts"] = calls.graphs("base-ring", {"experts": PARTS["experts"]})["experts"]
+                made = calls.graphs(variant, TOGETHER if rows == 1 else {"experts": TOGETHER["experts"]})
+                if rows == 1:  # alone: no kernel starts while another runs
+                    made |= calls.graphs(variant, ALONE, dependent=False)
+                graphs |= {f"{variant}/{part}": graph for part, graph in made.items()}
+            graphs["base-ring again/experts"] = calls.graphs("base-ring", {"experts": TOGETHER["experts"]})["experts"]
             graphs["bf16/layer"] = calls.dense_graph()
             taken = interleaved(graphs, 6 if quick else 14)
             per = {"gate_up": calls.bytes[0], "down": calls.bytes[1]}
@@ -417,7 +415,7 @@ def sweep(clock: Clock, quick: bool) -> list[str]:
         graphs = {}
         for label, (variant, config) in SWEEP.items():
             try:
-                parts = calls.graphs(variant, {"experts": PARTS["experts"], "gate_up": ops.GATE_UP}, **config)
+                parts = calls.graphs(variant, {"experts": TOGETHER["experts"], "gate_up": ops.GATE_UP}, **config)
                 graphs |= {f"{label}/{part}": graph for part, graph in parts.items()}
             except (ValueError, RuntimeError) as error:
                 print(f"  {label}: {error}")

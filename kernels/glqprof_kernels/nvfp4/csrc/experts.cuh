@@ -35,6 +35,7 @@ struct LaunchPlan {
   size_t shared_bytes;
   int depth;
   bool dependent;
+  bool rings;  // of this call: all of its kernels then ask for the same split of L1, so that they can share multiprocessors
 };
 
 using Starter = void (*)(const MoeCall& call, const LaunchPlan& plan, cudaStream_t stream);
@@ -48,6 +49,8 @@ template <typename Kernel, typename... Arguments>
 void start_kernel(Kernel kernel, const char* what, dim3 grid, const LaunchPlan& plan, cudaStream_t stream,
                   Arguments... arguments) {
   glq::allow_shared_memory(kernel, plan.shared_bytes);
+  const int carveout = plan.rings ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault;
+  glq::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout), what);
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(plan.threads);

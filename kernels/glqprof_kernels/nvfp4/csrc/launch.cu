@@ -97,6 +97,7 @@ void launch_moe(const MoeCall& call, const MoeConfig& config, const DeviceLimits
   LaunchPlan plan;
   plan.dependent = config.dependent && limits.capability >= 90;
   plan.depth = 0;
+  plan.rings = config.pipeline != kRegs;
   if (which & 1) {
     plan.blocks = call.x_given == nullptr ? 1u : 1u + static_cast<unsigned int>(std::min(call.tokens, kStageBlocks));
     plan.threads = kPlanThreads;
