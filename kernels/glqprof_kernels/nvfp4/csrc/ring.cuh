@@ -85,8 +85,8 @@ struct Source {
     const bool scales = lane < kScaleLanes;
     const int first = first_input(lane);
     const int piece = input_piece<E>(call, unit, min(first / 8, count - 1)) + first % 8;
-    other = scales ? tiles + lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16
-                   : inputs + static_cast<int64_t>(piece) * 16;
+    const int scales_at = lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16;
+    other = (scales ? tiles : inputs) + (scales ? scales_at : static_cast<int64_t>(piece) * 16);
     other_left = scales ? kAlways : first / 8 < count ? m.inputs - first % 8 * 8 : 0;  // no row: zeros, unread
 #pragma unroll
     for (int i = 0; i < kMore; ++i) {

@@ -73,9 +73,10 @@ struct UnitList {
 
   __device__ __forceinline__ explicit UnitList(const MoeCall& call_) : call(call_) {
     const Matrix& m = E::kDown ? call.down : call.gate_up;
-    const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+    // From a shuffle the compiler knows that all lanes agree: branches need no convergence barrier, values one register.
+    const int warps = blockDim.x / 32, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     per_item = m.columns / Shape<S, E>::kColumns;
-    units = __ldcg(call.plan) * per_item;
+    units = __shfl_sync(0xFFFFFFFFu, __ldcg(call.plan), 0) * per_item;
     index = S::kGrouped ? blockIdx.x * warps + warp : warp * gridDim.x + blockIdx.x;
   }
 
@@ -130,37 +131,42 @@ template <class S, class E, int COLUMNS>
 __device__ __forceinline__ void finish_unit(const MoeCall& call, const Unit& unit, float scale,
                                             const float (&acc)[Shape<S, E>::kTiles][Tiling<COLUMNS>::kValues]) {
   const int lane = threadIdx.x % 32;
+  int slot[COLUMNS / 4];  // of the lane's rows; before any branch, since all lanes exchange
+  if constexpr (E::kDown) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 4; ++i) {
+      const int place = __shfl_sync(0xFFFFFFFFu, unit.item_word, kItemRows0 + output_row<COLUMNS>(lane, i));
+      slot[i] = (place >> 16) * call.top_k + (place & 0xFFFF);
+    }
+  }
 #pragma unroll
   for (int i = 0; i < COLUMNS / 4; ++i) {
     const int row = output_row<COLUMNS>(lane, i);
-    const int token_slot = E::kDown ? __shfl_sync(0xFFFFFFFFu, unit.item_word, kItemRows0 + row) : 0;
-    const int slot = (token_slot >> 16) * call.top_k + (token_slot & 0xFFFF);
-    if (row >= unit.count) continue;
+    if (row < unit.count) {
 #pragma unroll
-    for (int atom = 0; atom < S::kAtoms; ++atom) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int part = 0; part < 2 * S::kAtoms; ++part) {
+        const int atom = part / 2, half = part % 2;
         const int index = sum_index<COLUMNS>(half, i);
         const int column = unit.group * Shape<S, E>::kColumns + atom * kAtomRows + half * 8 + lane / 4;
-        if (E::kDown) {
+        if constexpr (E::kDown) {
           const float y = glq::mul(acc[atom][index], scale);
-          const int64_t at = static_cast<int64_t>(slot) * call.down.columns + column;
+          const int64_t at = static_cast<int64_t>(slot[i]) * call.down.columns + column;
           if (call.expert_out_bf16) {
             static_cast<uint16_t*>(call.expert_out)[at] = float_to_bf16(y);
           } else {
             static_cast<float*>(call.expert_out)[at] = y;
           }
-          continue;
-        }
-        uint16_t activated;
-        if (E::kGated) {
-          const float gate = glq::mul(acc[2 * atom][index], scale);
-          const float up = glq::mul(acc[2 * atom + (E::kGated ? 1 : 0)][index], scale);
-          activated = float_to_bf16(glq::swiglu(gate, up, call.limit));
         } else {
-          activated = float_to_bf16(glq::relu_squared(bf16_to_float(float_to_bf16(glq::mul(acc[atom][index], scale)))));
+          uint16_t activated;
+          if constexpr (E::kGated) {
+            const float gate = glq::mul(acc[2 * atom][index], scale);
+            const float up = glq::mul(acc[2 * atom + 1][index], scale);
+            activated = float_to_bf16(glq::swiglu(gate, up, call.limit));
+          } else {
+            activated = float_to_bf16(glq::relu_squared(bf16_to_float(float_to_bf16(glq::mul(acc[atom][index], scale)))));
+          }
+          call.h[static_cast<int64_t>(unit.first + row) * call.down.inputs + column] = activated;
         }
-        call.h[static_cast<int64_t>(unit.first + row) * call.down.inputs + column] = activated;
       }
     }
   }
