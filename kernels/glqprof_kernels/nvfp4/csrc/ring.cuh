@@ -111,9 +111,10 @@ struct Source {
         }
       }
     }
-    if ((WEIGHTS && INPUTS) || (lane < kScaleLanes) == WEIGHTS) {
-      copy16_group(stage + other_at, other, other_left > 0 ? 16 : 0);
-    }
+    // Weights without inputs: the lanes for inputs copy their codes again. Inputs without weights: the scales come again.
+    const bool codes_again = !INPUTS && lane >= kScaleLanes;
+    copy16_group(stage + (codes_again ? weights_at() + lane * 16 : other_at), codes_again ? codes : other,
+                 codes_again || other_left > 0 ? 16 : 0);
     if (INPUTS && __builtin_expect(count > kFirstRows, 0)) {
 #pragma unroll
       for (int i = 0; i < kMore; ++i) {
