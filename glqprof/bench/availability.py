@@ -41,6 +41,8 @@ def runs_on(variant: Variant, device: str, machine: Machine) -> RunsHere:
         why = f"runs on {', '.join(variant.devices)} only"
     elif not machine.torch:
         why = "needs glqprof[torch]"
+    elif library := variant.unavailable(device):
+        why = library
     elif device == "cuda":
         missing = [program for program in variant.needs if program not in machine.programs]
         if machine.capability is None:

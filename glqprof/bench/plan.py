@@ -54,11 +54,14 @@ def make_plan(
     if group is None:
         raise InputError(group_name, f"no such group; there is {_names(registry.groups)}")
     by_name = {variant.name: variant for variant in registry.of_group(group_name)}
-    here = [name for name, variant in by_name.items() if device in variant.devices]
+    fits = [name for name, variant in by_name.items() if device in variant.devices]
+    here = [name for name in fits if not by_name[name].unavailable(device)]
     chosen = list(dict.fromkeys(variants)) or here
     for name in [*chosen, *([baseline] if baseline else [])]:
         if name not in by_name:
             raise InputError(name, f"no such variant of {group_name}; there is {_names(by_name)}")
+        if name in fits and name not in here:
+            raise InputError(name, f"cannot run here: {by_name[name].unavailable(device)}")
         if name not in here:
             raise InputError(
                 name, f"runs on {', '.join(by_name[name].devices)} only; --device {device} has no way to it"

@@ -89,6 +89,8 @@ class Variant:
     both one copy and one wait. ``bytes_moved`` is the least device memory traffic of one call in bytes: each input read
     once, each output written once. ``launch_log`` is what the CPU implementation writes to; without it, launches and
     syncs are not counted on the CPU. ``needs`` names programs that must be present, such as ``nvcc``, to run on CUDA.
+    ``unavailable(device)`` says why the variant cannot run on ``cuda`` or ``cpu`` here, such as a library that is not
+    installed, "" if it can; a bench leaves unavailable variants out, and refuses one that is asked for by name.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Variant:
     capture_note: str = ""
     launch_log: LaunchLog | None = None
     needs: tuple[str, ...] = ()
+    unavailable: Callable[[str], str] = lambda device: ""
 
 
 @dataclass(frozen=True)

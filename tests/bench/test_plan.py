@@ -57,6 +57,13 @@ def test_what_does_not_exist_is_said(registry, arguments, message):
         make_plan(registry, **{"group_name": "toy", "device": "cpu", **arguments})
 
 
+def test_a_variant_that_cannot_run_here_is_left_out_and_refused_by_name(registry):
+    registry.add_variant(variant(FakeDevice(), "lib", honest(), unavailable=lambda device: f"no lib for {device}"))
+    assert [v.name for v in make_plan(registry, "toy", "cpu").variants] == ["base", "a", "b"]
+    with pytest.raises(InputError, match="lib: cannot run here: no lib for cpu"):
+        make_plan(registry, "toy", "cpu", variants=["lib"])
+
+
 def test_a_contract_with_itself_or_with_nobody_is_refused(registry):
     for target in ("self", "nobody"):
         registry.variants.pop(("toy", "self"), None)

@@ -200,6 +200,9 @@ def test_why_a_variant_cannot_run_here():
     old = replace(H200, capability=(8, 0), gpu_name="A100")
     assert runs_on(both, "cuda", old).why == "needs compute capability 9.0, A100 has 8.0"
     assert runs_on(replace(both, devices=("cuda",)), "cpu", H200).why == "runs on cuda only"
+    library = replace(both, unavailable=lambda device: "no such library" if device == "cuda" else "")
+    assert runs_on(library, "cuda", H200).why == "no such library"
+    assert runs_on(library, "cpu", H200).can
 
 
 def test_the_list_in_every_format():

@@ -10,12 +10,11 @@ one expert's tensor; they are stacked here. An optional field (``index2`` … ``
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
+from ..checkpoint import Checkpoint
 from .weights import LayerWeights, MatrixWeights, is_absent
 
 Tensor = Any  # torch.Tensor
@@ -42,51 +41,6 @@ class Names:
 
 
 _OPTIONAL = {"index2", "index3", "index4", "r1", "r2", "r3", "split_blocks"}
-
-
-class Checkpoint:
-    """Tensors by name over one file, several files, or a folder with ``model.safetensors.index.json``."""
-
-    def __init__(self, source: Path | str | Sequence[Path | str]) -> None:
-        """Read the files' headers; ValueError when there is none, or a file is not safetensors."""
-        from safetensors import safe_open
-
-        self._file_of: dict[str, Path] = {}
-        for path in self._files(source):
-            try:
-                with safe_open(path, framework="pt") as opened:
-                    self._file_of.update(dict.fromkeys(opened.keys(), path))
-            except Exception as error:  # safetensors raises its own types, which differ between versions
-                raise ValueError(f"{path}: not a readable safetensors file: {error}") from None
-
-    @staticmethod
-    def _files(source: Path | str | Sequence[Path | str]) -> list[Path]:
-        if not isinstance(source, (str, Path)):
-            return [Path(path) for path in source]
-        path = Path(source)
-        if not path.is_dir():
-            return [path]
-        index = path / "model.safetensors.index.json"
-        if index.exists():
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            return [path / name for name in sorted(set(names))]
-        found = sorted(path.glob("*.safetensors"))
-        if not found:
-            raise ValueError(f"{path}: holds no .safetensors file")
-        return found
-
-    def __contains__(self, name: str) -> bool:
-        """Whether a tensor of that name exists."""
-        return name in self._file_of
-
-    def read(self, name: str, device: Any) -> Tensor:
-        """The tensor, on ``device``; ValueError naming it when it is missing."""
-        from safetensors import safe_open
-
-        if name not in self._file_of:
-            raise ValueError(f"the checkpoint has no tensor {name!r}; pass Names(...) with its own convention")
-        with safe_open(self._file_of[name], framework="pt") as opened:
-            return opened.get_tensor(name).to(device)
 
 
 def load_layer(

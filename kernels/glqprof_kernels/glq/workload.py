@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import geometry as geometries
+from ..moe_batch import MoeBatch, device_batch, strided
 from . import factory
 from .bf16 import Bf16Layer
 from .fused import FusedLayer
@@ -36,39 +36,6 @@ class MoeWorkload:
     def overflow_count(self) -> int:
         """Activations that became infinite from finite values in all calls so far (waits for the GPU)."""
         return int(self.overflow)
-
-
-@dataclass
-class MoeBatch:
-    """Inputs of one decode step of ``rows`` tokens: each layer has its own x, ids and weights.
-
-    x [layers, rows, hidden] fp16, ids [layers, rows, top_k] int64, weights [layers, rows, top_k] fp32. ``host_ids`` and
-    ``host_weights`` are CPU copies, from which launches and bytes are predicted.
-    """
-
-    rows: int
-    x: torch.Tensor
-    ids: torch.Tensor
-    weights: torch.Tensor
-    host_ids: torch.Tensor
-    host_weights: torch.Tensor
-    per_layer: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Slice once, so that a call does not pay for it."""
-        self.per_layer = list(zip(self.x.unbind(0), self.ids.unbind(0), self.weights.unbind(0), strict=True))
-
-    def input_tensors(self) -> Sequence[torch.Tensor]:
-        """x, ids and weights."""
-        return (self.x, self.ids, self.weights)
-
-    def active_slots(self, layer: int) -> int:
-        """(token, expert) pairs of the layer that are computed: those whose weight is not 0."""
-        return int((self.host_weights[layer] != 0).sum())
-
-    def active_experts(self, layer: int) -> int:
-        """Distinct experts of the layer that are read."""
-        return int(torch.unique(self.host_ids[layer][self.host_weights[layer] != 0]).numel())
 
 
 def make_workload(geometry: str, layers: int | None, seed: int, device: str, options: Any = None) -> MoeWorkload:
@@ -113,16 +80,7 @@ def make_batch(workload: MoeWorkload, rows: int, seed: int) -> MoeBatch:
 
 def to_batch(workload: MoeWorkload, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> MoeBatch:
     """A batch from CPU tensors of any float type, moved to the workload's device with x cast to fp16."""
-    ids, weights = ids.to(torch.int64).contiguous(), weights.to(torch.float32).contiguous()
-    device = workload.device
-    return MoeBatch(
-        rows=x.shape[1],
-        x=x.to(torch.float16).to(device),
-        ids=ids.to(device),
-        weights=weights.to(device),
-        host_ids=ids,
-        host_weights=weights,
-    )
+    return device_batch(x, ids, weights, torch.float16, workload.device)
 
 
 def adversarial(workload: MoeWorkload, rows: int) -> list[tuple[str, MoeBatch]]:
@@ -163,24 +121,5 @@ def adversarial(workload: MoeWorkload, rows: int) -> list[tuple[str, MoeBatch]]:
         ("negative weights", with_weights(-weights)),
         ("NaN router row", with_weights(nan_row)),
         ("one row", make_batch(workload, 1, seed=2)),
-        ("non-contiguous views", _strided(workload, base)),
+        ("non-contiguous views", strided(base, workload.device)),
     ]
-
-
-def _strided(workload: MoeWorkload, base: MoeBatch) -> MoeBatch:
-    """The same values seen through strides: every second element of x, columns of a wider table of ids and weights."""
-    wide_x = torch.full((*base.x.shape[:-1], 2 * base.x.shape[-1] + 1), float("nan"), dtype=base.x.dtype)
-    wide_x[..., 1::2] = base.x.cpu()
-    wide_ids = torch.full((*base.ids.shape[:-1], base.ids.shape[-1] + 3), -1)
-    wide_ids[..., 2:-1] = base.host_ids
-    wide_weights = torch.zeros(wide_ids.shape)
-    wide_weights[..., 2:-1] = base.host_weights
-    device = workload.device
-    return MoeBatch(
-        rows=base.rows,
-        x=wide_x.to(device)[..., 1::2],
-        ids=wide_ids.to(device)[..., 2:-1],
-        weights=wide_weights.to(device)[..., 2:-1],
-        host_ids=base.host_ids,
-        host_weights=base.host_weights,
-    )

@@ -1,0 +1,129 @@
+// Shared-memory plan and launches of the NVFP4 kernels.
+#include "launch.h"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+
+#include "combine.cuh"
+#include "experts.cuh"
+#include "plan.cuh"
+
+namespace nvfp4 {
+
+#define NVFP4_DECLARE(S)            \
+  template <>                       \
+  Starters starters<S, Regs>();     \
+  template <>                       \
+  Starters starters<S, Ring>();     \
+  template <>                       \
+  Starters starters<S, Deep>();
+NVFP4_DECLARE(Base)
+NVFP4_DECLARE(Waves)
+NVFP4_DECLARE(Half)
+
+namespace {
+
+template <class S>
+Starters of_pipeline(int pipeline) {
+  switch (pipeline) {
+    case kRegs: return starters<S, Regs>();
+    case kRing: return starters<S, Ring>();
+    case kDeep: return starters<S, Deep>();
+    default: throw std::invalid_argument("there is no such NVFP4 pipeline");
+  }
+}
+
+Starters select(const MoeConfig& config) {
+  switch (config.schedule) {
+    case kBase: return of_pipeline<Base>(config.pipeline);
+    case kWaves: return of_pipeline<Waves>(config.pipeline);
+    case kHalf: return of_pipeline<Half>(config.pipeline);
+    default: throw std::invalid_argument("there is no such NVFP4 schedule");
+  }
+}
+
+constexpr int kStageBlocks = 128;
+constexpr int kDepths[] = {16, 12, 8, 6, 4};
+
+int blocks_of(const MoeConfig& config, const DeviceLimits& limits) {
+  return config.blocks > 0 ? config.blocks : limits.multiprocessors;
+}
+
+// As many warps as the units need at most; stages that fit. Ring-deep keeps to half of the shared memory where that leaves
+// it 6 stages, so that down's first weights come while gate-up runs.
+Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, const Starters& kernels, bool down) {
+  const Matrix& m = down ? call.down : call.gate_up;
+  const int blocks = blocks_of(config, limits);
+  const int64_t units = max_items(static_cast<int64_t>(call.tokens) * call.top_k, call.experts, call.item_rows) *
+                        (m.columns / (kAtomRows * kernels.atoms));
+  int warps = static_cast<int>(std::min<int64_t>((units + blocks - 1) / blocks, kernels.max_warps));
+  if (config.warps > 0) warps = std::min(warps, config.warps);
+  warps = std::max(warps, 1);
+  if (config.pipeline == kRegs) return {warps, 0, 0};
+  const int sections = !down && call.gated ? 2 : 1;
+  const size_t stage = stage_bytes(kernels.atoms * sections * kSectionBytes, call.item_rows);
+  int depth = Ring::kDepth;
+  if (config.pipeline == kDeep) {
+    depth = config.depth;
+    if (depth == 0) {
+      auto deepest = [&](size_t budget) {
+        for (int d : kDepths) {
+          if (warps * d * stage <= budget) return d;
+        }
+        return 0;
+      };
+      const size_t half = (limits.shared_bytes - 2048) / 2;
+      const size_t budget = config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024) : half;
+      depth = deepest(budget);
+      if (depth < 6) depth = deepest(limits.shared_bytes);
+      if (depth == 0) depth = 4;
+    }
+  }
+  const size_t fitting = limits.shared_bytes / (depth * stage);
+  if (fitting == 0) throw std::invalid_argument("a thread block's shared memory does not hold this ring");
+  warps = std::min(warps, static_cast<int>(fitting));
+  return {warps, depth, static_cast<int>(warps * depth * stage)};
+}
+
+}  // namespace
+
+Chosen choose(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, bool down) {
+  return choose_for(call, config, limits, select(config), down);
+}
+
+void launch_moe(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, int which, cudaStream_t stream) {
+  const Starters kernels = select(config);
+  LaunchPlan plan;
+  plan.dependent = config.dependent && limits.capability >= 90;
+  plan.depth = 0;
+  plan.rings = config.pipeline != kRegs;
+  if (which & 1) {
+    plan.blocks = call.x_given == nullptr ? 1u : 1u + static_cast<unsigned int>(std::min(call.tokens, kStageBlocks));
+    plan.threads = kPlanThreads;
+    plan.shared_bytes = plan_shared_bytes(call.experts, call.tokens * call.top_k);
+    NVFP4_START((nvfp4_plan_kernel), plan, stream, call);
+  }
+  for (int phase = 0; phase < 2; ++phase) {
+    if (!(which & (phase == 0 ? 2 : 4))) continue;
+    const Chosen chosen = choose_for(call, config, limits, kernels, phase == 1);
+    plan.blocks = static_cast<unsigned int>(blocks_of(config, limits));
+    plan.threads = static_cast<unsigned int>(chosen.warps * 32);
+    plan.shared_bytes = static_cast<size_t>(chosen.shared_bytes);
+    plan.depth = chosen.depth;
+    (phase == 1 ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2)(call, plan, stream);
+  }
+  if (which & 8) {
+    plan.threads = kCombineThreads;
+    plan.shared_bytes = 0;
+    const unsigned int across = static_cast<unsigned int>((call.down.columns / 4 + kCombineThreads - 1) / kCombineThreads);
+    const dim3 grid(across, static_cast<unsigned int>(std::min(call.tokens, 65535)));
+#if defined(GLQ_EMULATE)
+    GLQ_LAUNCH((nvfp4_combine_kernel), grid, dim3(plan.threads), plan.shared_bytes, stream, call);
+#else
+    start_kernel(nvfp4_combine_kernel, "launching nvfp4_combine_kernel", grid, plan, stream, call);
+#endif
+  }
+}
+
+}  // namespace nvfp4

@@ -1,0 +1,1 @@
+"""Exact CPU implementation of the NVFP4 contract, at small sizes."""
