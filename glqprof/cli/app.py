@@ -20,6 +20,7 @@ from glqprof.cli.doctor import doctor
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
 from glqprof.cli.scrub import scrub
+from glqprof.cli.trend import trend
 from glqprof.errors import InputError
 
 # Typer comes with a click of its own in some versions: this is the class that the installed one raises.
@@ -61,6 +62,7 @@ app.command()(ncu)
 app.command()(demo)
 app.command()(scrub)
 app.command()(doctor)
+app.add_typer(trend, name="trend")
 
 
 def main(arguments: list[str] | None = None) -> Any:
