@@ -9,7 +9,7 @@ in a short series the scale itself is a guess, and the test knows.
 
 What an answer does not mean:
 
-- *No step* does not mean that nothing changed. A step of less than about 4.2 x noise / √(values since) is not visible
+- *No step* does not mean that nothing changed. A step of less than about 4.4 x noise / √(values since) is not visible
   yet, and none is before `MIN_SIZE` values show it. A slow drift is no step; it is reported late, as one or several.
 - *A step at a value* does not mean that its commit is the cause. Near the noise the place is off by a value or more,
   and the machine can have changed between two commits.
@@ -29,11 +29,11 @@ from glqprof.errors import InputError
 
 MIN_SIZE = 3
 """Values that make a level: fewer are a hiccup."""
-PENALTY = 18.0
-"""What one more level must explain, in noise variances: 4.2 standard errors, squared."""
-MAX_P = 1e-4
+PENALTY = 19.0
+"""What one more level must explain, in noise variances: about 4.4 standard errors, squared."""
+MAX_P = 5e-5
 """A boundary with a larger p-value is no step."""
-CLIP = 3.0
+CLIP = 2.5
 """Values further than this many noise widths from the running median are pulled in to there."""
 WINDOW = 5
 """Values of the running median: two outliers side by side are not a majority of it."""
@@ -87,10 +87,11 @@ def fit_levels(values: Sequence[float] | np.ndarray, *, penalty: float = PENALTY
     cuts = [0, len(series)]
     smooth = series
     if len(series) >= 2 * MIN_SIZE:
-        sigma = noise(series)
-        # Without noise (counts) any scale would do; this one keeps squares small enough to be exact.
-        scale = max(sigma, 1e-3 * float(np.ptp(series)))
-        smooth = clipped(series, scale)
+        medians = running_median(series)
+        sigma, spread = noise(series), float(np.ptp(medians))
+        # Without noise (counts) any scale would do; these keep squares small enough to be exact.
+        scale = max(sigma, 1e-6 * spread) if sigma else 1e-3 * spread
+        smooth = np.clip(series, medians - CLIP * scale, medians + CLIP * scale)
         if scale > 0:
             cuts = _confirmed(smooth, _segmented((smooth - np.median(smooth)) / scale, penalty), max_p)
     levels = tuple(Level(a, b, float(smooth[a:b].mean())) for a, b in pairwise(cuts))
@@ -109,14 +110,13 @@ def noise(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.clip(differences, -CLIP * scale, CLIP * scale) ** 2) / 2))
 
 
-def clipped(values: np.ndarray, sigma: float) -> np.ndarray:
-    """Return ``values`` (n ≥ `WINDOW`), each pulled to within `CLIP` x ``sigma`` of the median of the window around it.
+def running_median(values: np.ndarray) -> np.ndarray:
+    """Return the median of the `WINDOW` values around each of ``values`` (n ≥ `WINDOW`).
 
-    At the ends the outermost whole window counts, so that a step shows only when most of the last `WINDOW` values do.
+    At the ends that of the outermost whole window, so that a step shows only when most of the last `WINDOW` values do.
     """
     medians = np.median(np.lib.stride_tricks.sliding_window_view(values, WINDOW), axis=1)
-    centre = np.pad(medians, WINDOW // 2, mode="edge")
-    return np.clip(values, centre - CLIP * sigma, centre + CLIP * sigma)
+    return np.pad(medians, WINDOW // 2, mode="edge")
 
 
 def _segmented(scaled: np.ndarray, penalty: float) -> list[int]:
@@ -134,12 +134,21 @@ def _confirmed(values: np.ndarray, cuts: list[int], max_p: float) -> list[int]:
     """Return ``cuts`` without the boundaries that the t-test does not confirm, the weakest taken out first."""
     while len(cuts) > 2:
         triples = zip(cuts, cuts[1:], cuts[2:], strict=False)
-        p_values = [_p_value(values[a:b], values[b:c]) for a, b, c in triples]
+        p_values = [
+            _p_value(values[a:b], values[b:c]) if _shown(values[a:b], values[b:c]) else 1.0 for a, b, c in triples
+        ]
         weakest = int(np.argmax(p_values))
         if p_values[weakest] <= max_p:
             break
         cuts = cuts[: weakest + 1] + cuts[weakest + 2 :]
     return cuts
+
+
+def _shown(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether `MIN_SIZE` values of each level lie on its side of the middle between them: two outliers do not."""
+    middle = (left.mean() + right.mean()) / 2
+    below, above = (left, right) if left.mean() < right.mean() else (right, left)
+    return bool((below < middle).sum() >= MIN_SIZE and (above > middle).sum() >= MIN_SIZE)
 
 
 def _p_value(left: np.ndarray, right: np.ndarray) -> float:
