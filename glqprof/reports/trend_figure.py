@@ -46,6 +46,7 @@ def draw_trend(report: Report, last: int | None = None) -> Figure:
         raise InputError("trend plot", f"{len(findings)} series are too many for one picture (at most {MAX_PANELS}); "
                          "narrow them with --metric, --variant or --workload")  # fmt: skip
     figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(findings) + 0.5), layout="constrained", dpi=130)
+    figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)  # type: ignore[union-attr, call-arg]
     panels: list[Axes] = list(figure.subplots(len(findings), 1, squeeze=False)[:, 0])
     for axes, finding in zip(panels, findings, strict=True):
         _panel(axes, finding, max(0, len(finding.series) - last) if last else 0)

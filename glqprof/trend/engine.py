@@ -32,8 +32,8 @@ _SQLITE_HEADER = b"SQLite format 3\0"
 def open_engine(store: str | Path, *, write: bool) -> tuple[sa.Engine, str]:
     """Return an engine and the store's name with passwords masked.
 
-    ``store``: the path of a SQLite file, or a SQLAlchemy URL. Without ``write`` the file must exist and is opened
-    read-only. Raises InputError for a directory, a file that is not SQLite, a URL that nothing here can open.
+    ``store``: the path of a SQLite file, or a SQLAlchemy URL. Without ``write`` the file must exist. Raises InputError
+    for a directory, a file that is not SQLite, a URL that nothing here can open.
     """
     text = str(store)
     if "://" not in text:
@@ -50,8 +50,7 @@ def open_engine(store: str | Path, *, write: bool) -> tuple[sa.Engine, str]:
     if url.drivername in _POSTGRESQL:
         url = url.set(drivername="postgresql+psycopg")
     try:
-        # No pool: a command needs one connection at a time, and what is not open cannot be left open.
-        return sa.create_engine(url, poolclass=NullPool), name
+        return sa.create_engine(url, pool_size=1), name
     except (NoSuchModuleError, ArgumentError):
         raise InputError(name, f"{url.get_backend_name()} is no database that SQLAlchemy knows here; "
                          "give a file, sqlite:///FILE or postgresql://…") from None  # fmt: skip
@@ -96,7 +95,9 @@ def _sqlite(path: Path, write: bool) -> sa.Engine:
     # Asked first: SQLite tells of a read-only file only at the first write. (Root may write it: it has its own say.)
     if write and head and not os.access(path, os.W_OK):
         raise InputError(path, "is read-only; make it writable, or give another --store")
-    uri = f"file:{quote(str(path.absolute()))}?mode={'rwc' if write else 'ro'}"
+    # Readers open for writing too where they may: after a writer was killed, the first one in rolls its journal back.
+    mode = "rwc" if write else "rw" if os.access(path, os.W_OK) else "ro"
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)

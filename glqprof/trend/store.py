@@ -72,12 +72,22 @@ class Added:
 class Store:
     """Samples over commits, in a SQLite file or the database of a SQLAlchemy URL.
 
-    Nothing is opened before the first call, and nothing is kept open between calls: many processes may use a store at
-    once. Every method raises InputError, in one line and without a password, when the store cannot be used.
+    Nothing is opened before the first call, and no transaction is open between calls: many processes may use a store
+    at once. Every method raises InputError, in one line and without a password, when the store cannot be used.
     """
 
     def __init__(self, path_or_url: str | Path = "glqprof-trend.sqlite") -> None:
         self._store = path_or_url
+        self._server: tuple[sa.Engine, str] | None = None
+
+    def _open(self, *, write: bool) -> tuple[sa.Engine, str]:
+        """The engine and the name to show. A file is looked at anew each time, a server's connection is kept."""
+        if self._server is not None:
+            return self._server
+        engine, name = open_engine(self._store, write=write)
+        if engine.dialect.name != "sqlite":
+            self._server = (engine, name)
+        return engine, name
 
     def add(self, samples: Iterable[Sample]) -> Added:
         """Store ``samples``, all or none; one whose key (series, commit, run) is there already changes nothing.
@@ -85,7 +95,7 @@ class Store:
         Makes the store where there is none, and brings an older one to this version. Safe with concurrent writers.
         """
         wanted = {sample.key: sample for sample in samples}
-        engine, name = open_engine(self._store, write=True)
+        engine, name = self._open(write=True)
         writing = engine.execution_options(**{WRITE: True})
         with one_line_errors(name, engine):
             for attempt in range(_ATTEMPTS):
@@ -135,7 +145,7 @@ class Store:
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection | None]:
         """Yield a connection in a read transaction, or None where the tables were not made yet."""
-        engine, name = open_engine(self._store, write=False)
+        engine, name = self._open(write=False)
         with one_line_errors(name, engine), engine.connect() as connection:
             version = _version(connection, name)
             if version is not None and version < VERSION:
@@ -152,9 +162,10 @@ def _matches(column: sa.Column[str], pattern: str) -> sa.ColumnElement[bool]:
 
 def _version(connection: sa.Connection, name: str) -> int | None:
     """The version of the tables; None where there are none. Raises InputError for a newer one, or another's file."""
-    tables = set(sa.inspect(connection).get_table_names())
-    if _ABOUT.name not in tables:
-        if tables and connection.dialect.name == "sqlite":  # a server's database is shared, a file is somebody's
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(_ABOUT.name):
+        # A server's database is shared, a file is somebody's.
+        if connection.dialect.name == "sqlite" and inspector.get_table_names():
             raise InputError(name, "is a SQLite file of something else; give another --store")
         return None
     version = connection.execute(sa.select(sa.func.max(_ABOUT.c.version))).scalar()

@@ -16,7 +16,7 @@ SERVER = "GLQPROF_TEST_POSTGRESQL"
 
 @pytest.fixture
 def postgresql() -> Iterator[str]:
-    """The URL of a new, empty database of the server that ``GLQPROF_TEST_POSTGRESQL`` names (.ci/services starts one)."""
+    """The URL of a new, empty database of the server in ``GLQPROF_TEST_POSTGRESQL`` (.ci/services starts one)."""
     server = os.environ.get(SERVER)
     if not server:
         pytest.skip(f"no PostgreSQL server: {SERVER} is not set")

@@ -59,14 +59,24 @@ def test_the_tables_of_the_page_are_the_recorded_run():
     ]
     assert rows("A step is found") == expected
     expected = [
-        [r["noise"], f"{100 * r['sigma']:g} %", f"{r['end']} of {r['series']:,}", f"{r['ever']} of {r['watched']:,}"]
-        + [f"{r['end_any_step']} of {r['series']:,}"]
+        [
+            r["noise"],
+            f"{100 * r['sigma']:g} %",
+            f"{r['end']} of {r['series']:,}",
+            f"{r['ever']} of {r['watched']:,}",
+            f"{r['end_any_step']} of {r['series']:,}",
+        ]
         for r in RECORDED["without_step"]
     ]
     assert rows("A step is reported where there is none") == expected
     expected = [
-        [d["detector"], f"{100 * d['found_after_5']:.1f} %", f"{100 * d['found_after_10']:.1f} %"]
-        + [f"{d['false_at_end']} of {d['series']}", f"{d['ms_per_series']:g}"]
+        [
+            d["detector"],
+            f"{100 * d['found_after_5']:.1f} %",
+            f"{100 * d['found_after_10']:.1f} %",
+            f"{d['false_at_end']} of {d['series']}",
+            f"{d['ms_per_series']:g}",
+        ]
         for d in COMPARED["detectors"]
     ]
     assert rows("Beside other detectors") == expected
