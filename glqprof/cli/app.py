@@ -77,6 +77,8 @@ def main(arguments: list[str] | None = None) -> Any:
     except InputError as error:
         _fail(str(error), debug)
     except _ClickException as error:
+        if not error.format_message():  # a verb of verbs without one: its help was printed, as for `glqprof` alone
+            sys.exit(0)
         command = getattr(getattr(error, "ctx", None), "command_path", "glqprof")
         _fail(f"{command}: {error.format_message().rstrip('.')}; see {command} --help", debug)
     except typer.Abort:

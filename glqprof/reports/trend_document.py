@@ -66,7 +66,7 @@ def list_document(store: str, report: Report) -> Document:
     document = Document("glqprof trend list", [Text([head], "headline")])
     columns = [
         Column("variant", "variant", text=True),
-        Column("metric", "metric", text=True, flexible=True),
+        Column("metric", "metric", text=True, flexible=True, wrap=True),
         Column("better", "direction", text=True),
         Column("commits", "commits"),
         Column("latest", "latest"),
@@ -102,7 +102,7 @@ def check_document(store: str, report: Report, min_samples: int, last: int) -> D
     columns = [
         Column("status", "status", text=True),
         Column("variant", "variant", text=True),
-        Column("metric", "metric", text=True, flexible=True),
+        Column("metric", "metric", text=True, flexible=True, wrap=True),
         Column("now", "level"),
         Column("unit", "unit", text=True),
         Column("change", "change"),

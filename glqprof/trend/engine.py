@@ -25,6 +25,7 @@ __all__ = ["BUSY_S", "WRITE", "masked", "one_line_errors", "open_engine", "sa", 
 BUSY_S = 60.0
 """How long a writer waits for another one. A transaction takes milliseconds, so this is a queue of thousands."""
 WRITE = "glqprof_write"
+CONNECT_S = 15
 _POSTGRESQL = ("postgresql", "postgres")
 _SQLITE_HEADER = b"SQLite format 3\0"
 
@@ -50,13 +51,16 @@ def open_engine(store: str | Path, *, write: bool) -> tuple[sa.Engine, str]:
     if url.drivername in _POSTGRESQL:
         url = url.set(drivername="postgresql+psycopg")
     try:
-        return sa.create_engine(url, pool_size=1), name
+        # A server that does not answer must not hold up a CI job for minutes.
+        wait = {"connect_timeout": CONNECT_S} if url.get_driver_name() == "psycopg" else {}
+        return sa.create_engine(url, pool_size=1, connect_args=wait), name
     except (NoSuchModuleError, ArgumentError):
         raise InputError(name, f"{url.get_backend_name()} is no database that SQLAlchemy knows here; "
                          "give a file, sqlite:///FILE or postgresql://…") from None  # fmt: skip
     except ModuleNotFoundError as error:
-        hint = "pip install 'glqprof[postgresql]'" if "psycopg" in str(error) else f"pip install its driver ({error})"
-        raise InputError(name, f"needs a driver that is not installed; run: {hint}") from None
+        ours = error.name == "psycopg"
+        hint = "run: pip install 'glqprof[postgresql]'" if ours else "install the package that has it"
+        raise InputError(name, f"needs a driver that is not installed ({error}); {hint}") from None
 
 
 def store_name(store: str | Path) -> str:
@@ -126,12 +130,12 @@ def one_line_errors(name: str, engine: sa.Engine) -> Iterator[None]:
         secrets = [engine.url.password, *(v for k, v in engine.url.query.items() if "pass" in k.lower())]
         for secret in secrets:
             text = text.replace(str(secret), "***") if secret else text
-        raise InputError(name, f"{_told(text)}") from None
+        raise InputError(name, _told(text, engine.dialect.name == "sqlite")) from None
     except SQLAlchemyError as error:
         raise InputError(name, f"cannot be used ({type(error).__name__}: {error})") from None
 
 
-def _told(text: str) -> str:
+def _told(text: str, is_file: bool) -> str:
     lower = text.lower()
     if "readonly" in lower or "read-only" in lower:
         return "is read-only; make it and its folder writable, or give another --store"
@@ -143,4 +147,5 @@ def _told(text: str) -> str:
         return "cannot be written, the disk is full; free space and try again: nothing was added"
     if "unable to open" in lower:
         return "cannot be opened; check the permissions of it and of its folder"
-    return f"cannot be used ({text[:300]}); check the URL, the password and that the server runs"
+    check = "the file and its folder" if is_file else "the URL, the password and that the server runs"
+    return f"cannot be used ({text[:300]}); check {check}"

@@ -6,9 +6,12 @@ import csv
 import io
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -228,9 +231,9 @@ def test_export_reads_back_as_it_is_in_the_store(path, tmp_path, suffix):
         assert list(found[name]) == list(stored[name]), name
 
 
-def refused(*arguments, env=None, cwd=None):
+def refused(*arguments):
     """The one line that a command refuses with."""
-    ran = glqprof_process("trend", *arguments, env=env, cwd=cwd)
+    ran = glqprof("trend", *arguments)
     assert ran.status == 2, ran
     assert ran.out == ""
     assert ran.err.startswith("error: ")
@@ -277,10 +280,12 @@ def test_stores_that_cannot_be_used(path, tmp_path):
     assert not path.exists()
 
 
-def test_a_read_only_store_can_be_read_and_not_written(path, tmp_path):
-    filled(path, eager_us=[1.0])
+def test_a_read_only_store_can_be_read_and_not_written(tmp_path):
+    file = bench(tmp_path / "b.json").read_text(encoding="utf-8")
+    folder = Path(tempfile.mkdtemp())  # tmp_path lies in folders that only their owner may enter
+    path = filled(folder / "t.sqlite", eager_us=[1.0])
     path.chmod(0o444)
-    tmp_path.chmod(0o555)
+    folder.chmod(0o555)
     # Root may write anything, so it becomes nobody, once everything is imported from folders that may be root's.
     code = (
         "import contextlib, io, os, sys\n"
@@ -291,23 +296,21 @@ def test_a_read_only_store_can_be_read_and_not_written(path, tmp_path):
         "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
         "main(sys.argv[1:])"
     )
-    file = bench(tmp_path.parent / "b.json")
     try:
-        for parent in (tmp_path.parent, tmp_path.parent.parent):  # pytest's folders are private to root
-            parent.chmod(0o755)
         paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
         env = os.environ | {"PYTHONPATH": paths, "COLUMNS": "80"}
 
         def run(*arguments):
             command = [sys.executable, "-c", code, "trend", *map(str, arguments), "--store", str(path)]
-            return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd="/")
+            return subprocess.run(command, input=file, capture_output=True, text=True, env=env, check=False, cwd="/")
 
         assert "1 series over 1 commit" in run("list").stdout
-        ran = run("add", file, "--commit", HASH)
+        ran = run("add", "-", "--commit", HASH)
         assert (ran.returncode, ran.stdout) == (2, "")
         assert ran.stderr == f"error: {path}: is read-only; make it writable, or give another --store\n"
     finally:
-        tmp_path.chmod(0o755)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
 
 
 def test_passwords_are_never_printed(postgresql, tmp_path):
@@ -359,6 +362,13 @@ def test_without_the_extra_one_line_says_what_to_install(path, tmp_path):
     )
     assert ran.returncode == 2
     assert ran.stderr == "error: trend: needs SQLAlchemy and ruptures; run: pip install 'glqprof[trend]'\n"
+
+
+@pytest.mark.parametrize("verb", ["trend", "capture"])
+def test_a_verb_of_verbs_alone_prints_its_help(verb):
+    ran = glqprof_process(verb)
+    assert (ran.status, ran.err) == (0, "")
+    assert f"Usage: glqprof {verb}" in ran.out
 
 
 def test_help_does_not_wait_for_databases():

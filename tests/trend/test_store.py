@@ -91,7 +91,7 @@ def test_two_processes_that_add_at_once_lose_nothing_and_double_nothing(store):
 
 
 def test_two_processes_that_add_the_same_at_once_store_it_once(store):
-    count = 200
+    count = 100
     writers = [start([store, "", str(count)]) for _ in range(2)]
     assert [w.wait(timeout=300) for w in writers] == [0, 0]
     check_everything_once(store, 3 * count)
@@ -102,7 +102,7 @@ def test_a_killed_add_leaves_a_store_that_opens_with_whole_results(store):
     import time
 
     rng = random.Random(0)
-    for _ in range(8):
+    for _ in range(6):
         writer = start([store, "announced", str(EVERY_RESULT)], stdout=subprocess.PIPE)
         if rng.random() < 0.7:  # in the middle of writing
             writer.stdout.readline()
