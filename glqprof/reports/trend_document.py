@@ -70,7 +70,6 @@ def list_document(store: str, report: Report) -> Document:
         Column("better", "direction", text=True),
         Column("commits", "commits"),
         Column("latest", "latest"),
-        Column("unit", "unit", text=True),
         Column("noise", "noise"),
         Column("last step", "last_step", text=True),
     ]
@@ -81,8 +80,7 @@ def list_document(store: str, report: Report) -> Document:
                 f.series.key.metric,
                 ARROWS[f.direction],
                 len(f.series),
-                significant(float(f.series.values[-1])),
-                f.series.unit,
+                f"{significant(float(f.series.values[-1]))} {f.series.unit}",
                 f"{100 * f.fit.sigma / abs(f.level):.1f} %" if f.fit and f.level else "–",
                 f"{short_commit(f.steps[-1].commit)} {percent(f.steps[-1].change)}" if f.steps else "–",
             ]
