@@ -20,6 +20,7 @@ from glqprof.cli.doctor import doctor
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
 from glqprof.cli.scrub import scrub
+from glqprof.cli.trend import trend
 from glqprof.errors import InputError
 
 # Typer comes with a click of its own in some versions: this is the class that the installed one raises.
@@ -61,6 +62,7 @@ app.command()(ncu)
 app.command()(demo)
 app.command()(scrub)
 app.command()(doctor)
+app.add_typer(trend, name="trend")
 
 
 def main(arguments: list[str] | None = None) -> Any:
@@ -75,6 +77,8 @@ def main(arguments: list[str] | None = None) -> Any:
     except InputError as error:
         _fail(str(error), debug)
     except _ClickException as error:
+        if not error.format_message():  # a verb of verbs without one: its help was printed, as for `glqprof` alone
+            sys.exit(0)
         command = getattr(getattr(error, "ctx", None), "command_path", "glqprof")
         _fail(f"{command}: {error.format_message().rstrip('.')}; see {command} --help", debug)
     except typer.Abort:
