@@ -19,6 +19,7 @@ from glqprof.cli.demo import demo
 from glqprof.cli.doctor import doctor
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
+from glqprof.cli.report import report
 from glqprof.cli.scrub import scrub
 from glqprof.errors import InputError
 
@@ -58,6 +59,7 @@ app.command()(compare)
 app.command()(bench)
 app.command()(kernels)
 app.command()(ncu)
+app.command()(report)
 app.command()(demo)
 app.command()(scrub)
 app.command()(doctor)

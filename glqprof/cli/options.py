@@ -67,6 +67,14 @@ def analysed(
         raise InputError(path, f"{error.subject} {error.problem}") from error
 
 
+def analysed_side(
+    paths: str, *, window: str | None, device: int | None, process: int | None, rules: Sequence[BucketRule]
+) -> list[Breakdown]:
+    """One side of a comparison: a capture, or repeats of it joined by commas."""
+    names = [paths] if Path(paths).exists() else paths.split(",")
+    return [analysed(name, window=window, device=device, process=process, stream=None, rules=rules) for name in names]
+
+
 def print_document(document: Document, form: Format, *, json_object: Any, csv_table: Table | None) -> None:
     """Print one result in the chosen format; JSON is one object and nothing else."""
     if form is Format.json:

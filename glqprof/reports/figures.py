@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import pandas as pd
 
 from glqprof.analysis.breakdown import Breakdown
 from glqprof.errors import InputError
-from glqprof.reports.output import write_atomically
+from glqprof.reports.output import check_output_path, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,12 +256,7 @@ def check_figure_path(path: Path) -> None:
     """Raise InputError when no figure can be written to ``path``: asked before anything is read or drawn."""
     if _kind(path) not in FORMATS:
         raise InputError(path, f"is no figure type that can be written; end it in .{', .'.join(FORMATS)}")
-    if path.is_dir():
-        raise InputError(path, "is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(path, "cannot be written: its folder does not exist; make it or choose another")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(path, "cannot be written (permission denied); choose another folder")
+    check_output_path(path)
 
 
 def _kind(path: Path) -> str:
