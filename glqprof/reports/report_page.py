@@ -33,6 +33,7 @@ from glqprof.traces.schema.manifest import Manifest, encode_manifest
 ASSETS = Path(__file__).parent / "html"
 SCRIPTS = ("theme.js", "tables.js", "timeline.js")
 MAX_KERNELS = 1000
+MAX_NAME = 80
 ANY_NUMBER = 1 << 30
 
 
@@ -218,6 +219,8 @@ def _kernels(device: DeviceTime, palette: Palette) -> KernelTable:
     for r in device.kernels.head(MAX_KERNELS).itertuples():
         values = [int(r.launches), r.sum_ns / 1e6, r.sum_ns / total, r.mean_ns / 1e3, r.min_ns / 1e3, r.max_ns / 1e3]
         short, full = printable(short_kernel_name(str(r.name))), printable(str(r.name))
+        if len(short) > MAX_NAME:
+            short = short[: MAX_NAME - 1] + "…"
         whole = full if full != short else ""
         colour = palette.row(str(r.bucket))
         cells = list(zip(columns, values, strict=True))

@@ -4,6 +4,7 @@
   const LABEL = 15, AXIS = 24, GAP = 5;
   const HEIGHT = { idle: 16, gpu: 26, range: 18, call: 18 };
   const MIN_SPAN_NS = 200;
+  const MAX_RANGES = 5; // as many as there are colours for them
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
   const showTime = (ns) => {
@@ -76,16 +77,17 @@
     }
 
     showLegend() {
-      const used = new Map();
+      const used = new Map(), ranges = new Map();
       for (const lane of this.one.lanes) {
         for (const n of new Set(lane.n)) {
           const [text, colour, kind] = this.one.names[n];
           const word = lane.kind === "gpu" ? kind : lane.kind === "call" ? `calls: ${kind}`
             : lane.kind === "idle" ? `idle: ${text}` : `NVTX ${text.replace(/\d+/g, "…")}`;
-          used.set(word, colour);
+          (lane.kind === "range" ? ranges : used).set(word, colour);
         }
       }
-      const entries = [...used].slice(0, 40);
+      // Libraries push hundreds of kinds of range, and colours repeat: a legend of those would say nothing.
+      const entries = [...used, ...(ranges.size <= MAX_RANGES ? ranges : [])];
       this.legend.replaceChildren(...entries.map(([word, colour]) => {
         const item = document.createElement("li"), swatch = document.createElement("span");
         swatch.className = `swatch c${colour}`;
