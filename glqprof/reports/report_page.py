@@ -110,6 +110,10 @@ def report_html(breakdowns: Sequence[Breakdown], comparisons: Sequence[Compariso
     """
     palette = Palette()
     captures = [_capture(i, b, palette) for i, b in enumerate(breakdowns, 1)]
+    names = [c.name for c in captures]
+    for c in captures:
+        if names.count(c.name) > 1:  # two files may well have one name: they must be told apart
+            c.name = f"{c.name} ({c.number})"
     compared = [_comparison(i, c, palette) for i, c in enumerate(comparisons, 1)]
     data = _embedded({"timelines": [c.timelines for c in captures]})
     css = (
