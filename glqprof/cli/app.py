@@ -17,6 +17,7 @@ from glqprof.cli.capture import capture
 from glqprof.cli.compare import compare
 from glqprof.cli.demo import demo
 from glqprof.cli.doctor import doctor
+from glqprof.cli.export import export
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
 from glqprof.cli.report import report
@@ -60,6 +61,7 @@ app.command()(bench)
 app.command()(kernels)
 app.command()(ncu)
 app.command()(report)
+app.command()(export)
 app.command()(demo)
 app.command()(scrub)
 app.command()(doctor)

@@ -53,12 +53,13 @@ def analysed(
     process: int | None,
     stream: int | None,
     rules: Sequence[BucketRule],
+    launch_config: bool = False,
 ) -> Breakdown:
     """Load a capture and break it down; an option that finds nothing in it is an error that names the capture."""
     import glqprof
     from glqprof.errors import InputError
 
-    capture = glqprof.load(path, launch_config=False)
+    capture = glqprof.load(path, launch_config=launch_config)
     try:
         return glqprof.breakdown(capture, window=window, device=device, process=process, stream=stream, buckets=rules)
     except InputError as error:
