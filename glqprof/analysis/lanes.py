@@ -43,14 +43,16 @@ def nested(start: Array, end: Array) -> tuple[Array, Array]:
     stacks: list[list[int]] = []
     for i in order.tolist():
         begin, finish = int(start[i]), int(end[i])
-        for number, stack in enumerate(stacks):
+        number = 0
+        while True:
+            if number == len(stacks):
+                stacks.append([])
+            stack = stacks[number]
             while stack and stack[-1] <= begin:
                 stack.pop()
             if not stack or stack[-1] >= finish:
                 break
-        else:
-            number, stack = len(stacks), []
-            stacks.append(stack)
+            number += 1
         lane[i], depth[i] = number, len(stack)
         stack.append(finish)
     return lane, depth

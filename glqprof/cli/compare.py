@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +18,7 @@ from glqprof.cli.options import (
     analysed_side,
     print_document,
 )
+
 
 def compare(
     base: Annotated[str, typer.Argument(help="The capture to compare with; repeats of it joined by commas.")],

@@ -20,7 +20,9 @@ class Target(StrEnum):
 def export(
     capture: Annotated[Path, typer.Argument(help="A capture folder, .sqlite[.gz], .nsys-rep or Chrome trace.")],
     to: Annotated[Target, typer.Option("--to", help="The viewer to write for.")] = Target.perfetto,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file: .json or .json.gz.")] = Path("trace.json.gz"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file: .json or .json.gz.")] = Path(
+        "trace.json.gz"
+    ),
     window: WindowOption = None,
     device: DeviceOption = None,
     process: ProcessOption = None,
@@ -42,10 +44,10 @@ def export(
     if not output.name.endswith((".json", ".json.gz")):
         raise InputError(output, f"is no file that {to.value} opens; end it in .json or .json.gz")
     check_output_path(output, inputs=[capture])
-    narrowed = {"window": window, "device": device, "process": process, "stream": stream}
-    result = analysed(capture, **narrowed, rules=rules, launch_config=True)
-    done = export_perfetto(result, output)
-    typer.echo(
-        f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB): {done.gpu_work:,} GPU activities, {done.calls:,} calls, "
-        f"{done.ranges:,} ranges of the window {result.window.selector}"
+    result = analysed(
+        capture, window=window, device=device, process=process, stream=stream, rules=rules, launch_config=True
     )
+    done = export_perfetto(result, output)
+    held = f"{done.gpu_work:,} GPU activities, {done.calls:,} calls, {done.ranges:,} ranges"
+    size = output.stat().st_size / 1e6
+    typer.echo(f"wrote {output} ({size:.1f} MB): {held} of the window {result.window.selector}")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 import pandas as pd
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET
 
 from glqprof.analysis.account import IDLE_ROWS, idle_until
 from glqprof.analysis.api_calls import STATE_OF_CALL
@@ -26,6 +26,7 @@ from glqprof.analysis.idle_spans import idle_spans
 from glqprof.analysis.lanes import apart, nested
 from glqprof.analysis.work import COPY, GRAPH, KERNEL, MEMSET
 from glqprof.reports.output import write_atomically
+from glqprof.reports.perfetto_events import Counter, Flow, GpuArgs, HostArgs, Slice
 from glqprof.reports.perfetto_tracks import Tracks, microseconds
 
 Array = np.ndarray
@@ -33,70 +34,6 @@ CHUNK = 20_000
 BUSY_BINS = 4_000
 GPU_CATEGORY = {KERNEL: "kernel", COPY: "gpu_memcpy", MEMSET: "gpu_memset", GRAPH: "gpu_graph"}
 _encode = msgspec.json.Encoder().encode
-
-
-class GpuArgs(Struct, omit_defaults=True):
-    """Arguments of GPU work, under Kineto's names where it has one."""
-
-    device: int
-    context: int
-    stream: int
-    correlation: int | UnsetType = UNSET
-    bytes: int | UnsetType = UNSET
-    src_kind: str | UnsetType = field(default=UNSET, name="src kind")
-    dst_kind: str | UnsetType = field(default=UNSET, name="dst kind")
-    grid: list[int] | UnsetType = UNSET
-    block: list[int] | UnsetType = UNSET
-    registers: int | UnsetType = field(default=UNSET, name="registers per thread")
-    shared_memory: int | UnsetType = field(default=UNSET, name="shared memory")
-    graph_node: int | UnsetType = field(default=UNSET, name="graph node id")
-    layer: str | UnsetType = UNSET
-    step: str | UnsetType = UNSET
-    process: int | UnsetType = field(default=UNSET, name="glqprof process")
-
-
-class HostArgs(Struct, omit_defaults=True):
-    """Arguments of calls and ranges. ``thread``: where it ran, when it stands on a track beside that thread's."""
-
-    correlation: int | UnsetType = UNSET
-    return_value: int | UnsetType = field(default=UNSET, name="return value")
-    thread: int | UnsetType = field(default=UNSET, name="glqprof thread")
-    crosses_threads: bool | UnsetType = field(default=UNSET, name="crosses threads")
-    is_open: bool | UnsetType = field(default=UNSET, name="never closed")
-
-
-class Slice(Struct, omit_defaults=True, tag_field="ph", tag="X"):
-    """A complete event."""
-
-    name: str
-    cat: str
-    pid: int
-    tid: int
-    ts: float
-    dur: float
-    args: GpuArgs | HostArgs | UnsetType = UNSET
-
-
-class Flow(Struct, omit_defaults=True):
-    """One end of an arrow from a launch call to its work."""
-
-    ph: str
-    id: int
-    pid: int
-    tid: int
-    ts: float
-    bp: str | UnsetType = UNSET
-    name: str | UnsetType = UNSET
-    cat: str | UnsetType = UNSET
-
-
-class Counter(Struct, tag_field="ph", tag="C"):
-    """A value that holds until the next one."""
-
-    name: str
-    pid: int
-    ts: float
-    args: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -218,7 +155,12 @@ class _Events:
         spans = pd.concat(parts, ignore_index=True)
         crosses = np.zeros(len(spans), bool)
         crosses[: len(self.range_rows)] = trace.ranges["crosses_threads"].to_numpy()[self.range_rows]
-        describe = [self._range, self._call, self._other(trace.overheads, "overhead"), self._other(trace.os_calls, "os_runtime")]
+        describe = [
+            self._range,
+            self._call,
+            self._other(trace.overheads, "overhead"),
+            self._other(trace.os_calls, "os_runtime"),
+        ]
         order = 100
         for process in np.unique(spans["process"]).tolist():
             self.tracks.process(process, f"process {process}", order := order + 1)

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from msgspec import Struct
+
+from glqprof.reports.perfetto_events import Meta
 
 Array = np.ndarray
-
-
-class Meta(Struct, omit_defaults=True, tag_field="ph", tag="M"):
-    """A metadata event: the name or the place of a process or thread."""
-
-    name: str
-    pid: int
-    args: dict[str, str | int]
-    tid: int = 0
 
 
 class Tracks:
@@ -52,10 +44,10 @@ class Tracks:
 
 
 def microseconds(ns: Array) -> Array:
-    """Nanoseconds (int64, below 2^53) as microseconds whose thousandfold is the nanosecond again, cut off or rounded.
+    """Nanoseconds (int64, below 2^45: nine hours) as microseconds whose thousandfold is the nanosecond again.
 
-    A viewer multiplies by 1,000; Perfetto rounds since 2025 and cut off before, which loses a nanosecond where the
-    nearest float64 lies below the decimal fraction. There the next float64 above is taken: less than 10^-6 ns away.
+    A viewer multiplies by 1,000 and rounds, or, as older Perfettos did, cuts off, which loses a nanosecond where the
+    nearest float64 lies below the decimal fraction. There the next float64 above is taken.
     """
     us = ns / 1000.0
     for _ in range(2):

@@ -104,7 +104,7 @@ class ComparisonView:
 
 
 def report_html(breakdowns: Sequence[Breakdown], comparisons: Sequence[Comparison | tuple[str, str]]) -> str:
-    """The whole page. ``comparisons``: of each capture after the first with the first, or (its name, why there is none).
+    """The whole page. ``comparisons``: of each further capture with the first, or (its name, why there is none).
 
     Kernel names are shortened as in the other formats, with the whole name beside them; numbers are rounded alike.
     """
@@ -125,7 +125,11 @@ def report_html(breakdowns: Sequence[Breakdown], comparisons: Sequence[Compariso
     )
     script = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     environment = Environment(
-        loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["plain"] = printable
     return environment.get_template("report.html.j2").render(
@@ -142,7 +146,8 @@ def report_html(breakdowns: Sequence[Breakdown], comparisons: Sequence[Compariso
 
 def _policy(css: str, script: str) -> str:
     """No network at all, and nothing runs or styles but what stands here."""
-    return f"default-src 'none'; img-src data:; style-src {_hash(css)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+    own = f"style-src {_hash(css)}; script-src {_hash(script)}"
+    return f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
 
 
 def _hash(text: str) -> str:
@@ -267,7 +272,11 @@ def _provenance(b: Breakdown) -> list[tuple[str, str]]:
         ("format", f"schema {info.schema_version}" if info.schema_version else ""),
         ("window", f"{window.selector}: {window.wall_ns / 1e6:,.3f} ms, {len(window.steps)} steps"),
         ("GPU", ", ".join(f"{d.device}: {d.name or 'unnamed'}" for d in b.devices)),
-        *(_of_manifest(b.manifest) if b.manifest else [("manifest", "none: a bare file, so nothing is known of the run")]),
+        *(
+            _of_manifest(b.manifest)
+            if b.manifest
+            else [("manifest", "none: a bare file, so nothing is known of the run")]
+        ),
         ("report by", f"glqprof {__version__}"),
     ]
     return [(name, printable(text)) for name, text in rows if text]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from reports.test_report_page import GLQ12, GLQ13, hostile
+
 from support.browser import Watched, chromium
 from support.cli import glqprof as run
 from support.nsys_builder import two_token_decode
@@ -23,7 +23,13 @@ def browser():
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     small = two_token_decode().write(folder / "decode.sqlite")
-    pages = {"decode": [GLQ12], "pair": [GLQ12, GLQ13], "small": [small], "two": [small, small], "hostile": [hostile(folder)]}
+    pages = {
+        "decode": [GLQ12],
+        "pair": [GLQ12, GLQ13],
+        "small": [small],
+        "two": [small, small],
+        "hostile": [hostile(folder)],
+    }
     for name, captures in pages.items():
         assert run("report", *captures, "-o", folder / f"{name}.html").status == 0
     return {name: folder / f"{name}.html" for name in pages}

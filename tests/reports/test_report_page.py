@@ -123,7 +123,9 @@ def test_the_timeline_of_a_recording_against_sql(tmp_path) -> None:
                 assert sum(sum(lane["d"]) for lane in lanes) == summed
 
 
-@pytest.mark.parametrize("path", [GLQ12, TWO_GPUS, RECORDED / "h200-toy-cuda-graph-node"], ids=["decode", "gpus", "toy"])
+@pytest.mark.parametrize(
+    "path", [GLQ12, TWO_GPUS, RECORDED / "h200-toy-cuda-graph-node"], ids=["decode", "gpus", "toy"]
+)
 def test_events_of_a_lane_do_not_overlap(tmp_path, path) -> None:
     for choices in timeline_data(parse(report(path, folder=tmp_path))):
         for one in choices:
@@ -255,7 +257,9 @@ def test_captures_that_cannot_be_compared_are_still_reported(tmp_path) -> None:
     assert len(root.all("section")) == 3
 
 
-@pytest.mark.parametrize("path", sorted(p for p in RECORDED.iterdir() if p.name.startswith("h200")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted(p for p in RECORDED.iterdir() if p.name.startswith("h200")), ids=lambda p: p.name
+)
 def test_a_recorded_capture_stays_below_3_mb(tmp_path, path) -> None:
     report(path, folder=tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
