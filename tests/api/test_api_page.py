@@ -161,7 +161,8 @@ def test_a_bench_result_reads_back_as_printed() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(None, "no such file"), ("{", "is not JSON"), ("[]", "has schema None"), ('{"schema": "glqprof.compare/1"}', "compare/1"),
+    [(None, "no such file"), ("{", "is not JSON"), ("[]", "has schema None"),
+     ('{"schema": "glqprof.compare/1"}', "compare/1"),
      ('{"schema": "glqprof.bench/1"}', "does not follow")],
 )  # fmt: skip
 def test_what_is_no_bench_result(tmp_path, text, words) -> None:
