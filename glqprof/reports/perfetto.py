@@ -57,7 +57,7 @@ def export_perfetto(b: Breakdown, path: Path) -> Exported:
 
     def write(file: BinaryIO) -> None:
         if path.suffix == ".gz":
-            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+            with gzip.GzipFile("", "wb", 4, file, mtime=0) as packed:
                 _write(events, packed)
         else:
             _write(events, file)
@@ -278,36 +278,53 @@ class _Events:
     def _work(self, rows: Array, pid: int, tid: int) -> list[Any]:
         work, attribution = self.prepared.work, self.prepared.attribution
         codes, names = self._all_names
-        range_names = self.prepared.forest.name
-        columns = {c: self._column(c, rows).tolist() for c in ("context", "correlation_id", "graph_node_id")}
-        sizes = self._column("bytes", rows).tolist()
-        sources, targets = self.trace.copies["src_kind"], self.trace.copies["dst_kind"]
+        layer, step = (self._range_names(of[rows]) for of in (attribution.layer, attribution.step))
+        source, target = (self._memory(rows, column) for column in ("src_kind", "dst_kind"))
+        context, correlation, node, size = (
+            self._column(c, rows).tolist() for c in ("context", "correlation_id", "graph_node_id", "bytes")
+        )
+        device, stream, process = (of[rows].tolist() for of in (work.device, work.stream, work.process))
         config = self._launch_config(rows)
+        categories = [f"{GPU_CATEGORY[k]},{attribution.bucket_names[n]}" for k, n in zip(
+            work.kind[rows].tolist(), attribution.bucket[rows].tolist(), strict=True)]  # fmt: skip
         found = []
-        times = self._times(work.start[rows], work.end[rows])
-        for i, (row, (ts, dur)) in enumerate(zip(rows.tolist(), times, strict=True)):
-            kind = int(work.kind[row])
-            layer, step = int(attribution.layer[row]), int(attribution.step[row])
-            correlation, node = columns["correlation_id"][i], columns["graph_node_id"][i]
+        each = zip(
+            codes[rows].tolist(), work.kind[rows].tolist(), self._times(work.start[rows], work.end[rows]), strict=True
+        )
+        for i, (code, kind, (ts, dur)) in enumerate(each):
             args = GpuArgs(
-                device=int(work.device[row]),
-                context=columns["context"][i],
-                stream=int(work.stream[row]),
-                correlation=correlation if correlation >= 0 else UNSET,
-                bytes=sizes[i] if kind in (COPY, MEMSET) else UNSET,
-                graph_node=node if node >= 0 else UNSET,
-                layer=str(range_names.iat[layer]) if layer >= 0 else UNSET,
-                step=str(range_names.iat[step]) if step >= 0 else UNSET,
-                process=int(work.process[row]),
+                device=device[i],
+                context=context[i],
+                stream=stream[i],
+                correlation=correlation[i] if correlation[i] >= 0 else UNSET,
+                bytes=size[i] if kind in (COPY, MEMSET) else UNSET,
+                src_kind=source[i],
+                dst_kind=target[i],
+                graph_node=node[i] if node[i] >= 0 else UNSET,
+                layer=layer[i],
+                step=step[i],
+                process=process[i],
             )
-            if kind == COPY:
-                place = int(work.row[row])
-                args.src_kind, args.dst_kind = str(sources.iat[place]), str(targets.iat[place])
             if config is not None and kind == KERNEL:
                 args.grid, args.block = config[i][0:3], config[i][3:6]
                 args.registers, args.shared_memory = config[i][6], config[i][7] + config[i][8]
-            category = f"{GPU_CATEGORY[kind]},{attribution.bucket_names[attribution.bucket[row]]}"
-            found.append(Slice(names[codes[row]], category, pid, tid, ts, dur, args))
+            found.append(Slice(names[code], categories[i], pid, tid, ts, dur, args))
+        return found
+
+    def _range_names(self, ranges: Array) -> list[Any]:
+        """The names of ranges by index, UNSET for -1."""
+        names, codes = self._names(self.trace.ranges)
+        if not len(codes):
+            return [UNSET] * len(ranges)
+        return [names[c] if i >= 0 else UNSET for i, c in zip(ranges.tolist(), codes[ranges].tolist(), strict=True)]
+
+    def _memory(self, rows: Array, column: str) -> list[Any]:
+        """The kind of memory that copies read or wrote, UNSET for other work."""
+        found: list[Any] = [UNSET] * len(rows)
+        kinds = self.trace.copies[column]
+        names, codes = [str(c) for c in kinds.cat.categories], kinds.cat.codes.to_numpy()
+        for i in np.flatnonzero(self.prepared.work.kind[rows] == COPY).tolist():
+            found[i] = names[codes[self.prepared.work.row[rows[i]]]]
         return found
 
     @property
