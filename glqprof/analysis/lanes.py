@@ -30,6 +30,11 @@ def apart(start: Array, end: Array) -> Array:
     return lane
 
 
+def overlap_label(lane: int) -> str:
+    """What a stream's lane is called after the stream: nothing for the first."""
+    return "" if lane == 0 else " (overlapping)" if lane == 1 else f" (overlapping {lane})"
+
+
 def nested(start: Array, end: Array) -> tuple[Array, Array]:
     """A lane and a depth in it (int32, from 0) per span: spans of one lane are apart or one encloses the other.
 

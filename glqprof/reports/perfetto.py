@@ -23,7 +23,7 @@ from glqprof.analysis.account import IDLE_ROWS, idle_until
 from glqprof.analysis.api_calls import STATE_OF_CALL
 from glqprof.analysis.breakdown import Breakdown
 from glqprof.analysis.idle_spans import idle_spans
-from glqprof.analysis.lanes import apart, nested
+from glqprof.analysis.lanes import apart, nested, overlap_label
 from glqprof.analysis.work import COPY, GRAPH, KERNEL, MEMSET
 from glqprof.reports.output import write_atomically
 from glqprof.reports.perfetto_events import Counter, Flow, GpuArgs, HostArgs, Slice
@@ -245,7 +245,7 @@ class _Events:
                 lane = apart(self.prepared.work.start[mine], self.prepared.work.end[mine])
                 for value in range(int(lane.max()) + 1):
                     title = f"stream {stream}" + (f" (context {context})" if context > 1 else "")
-                    title += f", overlapping work {value + 1}" if value else ""
+                    title += overlap_label(value)
                     tid = self.tracks.thread(pid, self.tracks.free(), title, 10 + number)
                     these = mine[lane == value]
                     for at in range(0, len(these), CHUNK):
@@ -372,7 +372,7 @@ class _Events:
         share = 100 * (1 - idle / np.maximum(np.diff(edges), 1))
         ts = microseconds(edges - self.zero_ns).tolist()
         values = [*share.tolist(), 0.0]  # the last one ends the last bin
-        yield [Counter("GPU busy %", pid, t, {"busy": value}) for t, value in zip(ts, values, strict=True)]
+        yield [Counter("GPU busy", pid, t, {"%": value}) for t, value in zip(ts, values, strict=True)]
 
 
 _WHO = ("process", "thread")

@@ -13,7 +13,7 @@ from glqprof.analysis.account import IDLE_ROWS
 from glqprof.analysis.api_calls import STATE_OF_CALL
 from glqprof.analysis.breakdown import Breakdown
 from glqprof.analysis.idle_spans import idle_spans
-from glqprof.analysis.lanes import apart, nested
+from glqprof.analysis.lanes import apart, nested, overlap_label
 from glqprof.reports.document import printable
 from glqprof.reports.kernel_names import short_kernel_name
 from glqprof.reports.report_colours import Palette
@@ -135,7 +135,7 @@ def _gpu_lanes(b: Breakdown, palette: Palette, lanes: _Lanes) -> None:
             lane = apart(work.start[mine], work.end[mine])
             for number in range(min(int(lane.max()) + 1, MAX_LANES)):
                 these = mine[lane == number]
-                label = f"GPU {device.device} stream {stream}" + (f", overlapping work {number + 1}" if number else "")
+                label = f"GPU {device.device} stream {stream}{overlap_label(number)}"
                 key = codes[these].astype(np.int64) * len(buckets) + prepared.attribution.bucket[these]
                 lanes.add(label, "gpu", work.start[these], work.end[these], key, describe)
 

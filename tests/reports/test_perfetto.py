@@ -192,7 +192,7 @@ def test_ranges_that_cross_get_tracks_of_their_own(tmp_path) -> None:
     streams = {s["tid"] for s in trace.of("kernel")}
     assert sorted(
         trace.threads[s["pid"], s["tid"]] for s in trace.of("kernel") if s["name"].startswith("overlaps")
-    ) == ["stream 7, overlapping work 2"]
+    ) == ["stream 7 (overlapping)"]
     assert len(streams) == 2
 
 
