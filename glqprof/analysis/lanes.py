@@ -12,7 +12,11 @@ Array = np.ndarray
 
 
 def apart(start: Array, end: Array) -> Array:
-    """A lane (int32, from 0) per span, in start order, so that no two of one lane overlap; the lowest that is free."""
+    """A lane (int32, from 0) per span, in start order, so that no two of one lane overlap; the lowest that is free.
+
+    An empty span takes one instant, so that none shares its start in a lane.
+    """
+    end = np.maximum(end, start + 1)
     lane = np.zeros(len(start), np.int32)
     if len(start) < 2 or bool((start[1:] >= np.maximum.accumulate(end)[:-1]).all()):
         return lane

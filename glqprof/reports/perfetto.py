@@ -32,6 +32,8 @@ from glqprof.reports.perfetto_tracks import Tracks, microseconds
 Array = np.ndarray
 CHUNK = 20_000
 BUSY_BINS = 4_000
+Where = dict[str, Any]
+"""Process and thread of an event, where its track has other numbers."""
 GPU_CATEGORY = {KERNEL: "kernel", COPY: "gpu_memcpy", MEMSET: "gpu_memset", GRAPH: "gpu_graph"}
 _encode = msgspec.json.Encoder().encode
 
@@ -108,6 +110,7 @@ class _Events:
         self.tracks = Tracks(np.concatenate([*taken, [0]]).tolist())
         # Where each exported call stands: its process and the number of its track.
         self.call_track = np.full(len(api), -1, np.int64)
+        self.pid_of: dict[int, int] = {}
 
     def header(self) -> dict[str, Any]:
         """The object's other keys: devices as Kineto writes them, and where the times begin."""
@@ -161,9 +164,11 @@ class _Events:
             self._other(trace.overheads, "overhead"),
             self._other(trace.os_calls, "os_runtime"),
         ]
-        order = 100
-        for process in np.unique(spans["process"]).tolist():
-            self.tracks.process(process, f"process {process}", order := order + 1)
+        for order, process in enumerate(np.unique(spans["process"]).tolist(), 100):
+            # 0 and below stand for what the profiler did not know; a viewer takes 0 for the idle task.
+            self.pid_of[process] = process if process > 0 else self.tracks.free()
+            self.tracks.process(self.pid_of[process], f"process {process}", order)
+        given: set[int] = set()
         for number, ((process, thread), mine) in enumerate(spans.groupby(["process", "thread"], sort=True)):
             start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
             lane, _ = nested(start, end)
@@ -171,20 +176,22 @@ class _Events:
             lane = np.where(crosses[mine.index], lane + 1 + int(lane.max()), lane)
             by_time = np.lexsort((-end, start))
             for place, value in enumerate(np.unique(lane).tolist()):
-                # The order of an exotic thread's tracks matters little; its first one keeps the thread's number.
+                # Its first track keeps the thread's number, unless another process has a thread of that number.
                 beside = place > 0 or bool(crosses[mine.index][lane == value].all())
-                tid = self.tracks.free() if beside else thread
-                name = f"thread {thread}" + (" (beside)" if beside else "")
-                self.tracks.thread(process, tid, name, number)
+                tid = self.tracks.free() if beside or thread <= 0 or thread in given else thread
+                given.add(tid)
+                pid = self.pid_of[process]
+                self.tracks.thread(pid, tid, f"thread {thread}" + (" (beside)" if beside else ""), number)
                 members = by_time[lane[by_time] == value]
                 kinds, rows = mine["kind"].to_numpy()[members], mine["row"].to_numpy()[members]
                 self.call_track[rows[kinds == 1]] = tid
-                elsewhere = thread if beside else UNSET
+                where = {"thread": thread} if tid != thread else {}
+                where |= {"process": process} if pid != process else {}
                 for at in range(0, len(members), CHUNK):
                     piece = slice(at, at + CHUNK)
                     times = self._times(start[members[piece]], end[members[piece]])
                     yield [
-                        Slice(*describe[kind](row, elsewhere, process, tid, ts, dur))
+                        Slice(*describe[kind](row, where, pid, tid, ts, dur))
                         for kind, row, (ts, dur) in zip(kinds[piece].tolist(), rows[piece].tolist(), times, strict=True)
                     ]
 
@@ -194,8 +201,8 @@ class _Events:
     def _other(self, frame: pd.DataFrame, category: str) -> Callable[..., tuple[Any, ...]]:
         names, codes = self._names(frame)
 
-        def describe(row: int, thread: Any, process: int, tid: int, ts: float, dur: float) -> tuple[Any, ...]:
-            args = UNSET if thread is UNSET else HostArgs(thread=thread)
+        def describe(row: int, where: Where, process: int, tid: int, ts: float, dur: float) -> tuple[Any, ...]:
+            args = HostArgs(**where) if where else UNSET
             return names[codes[row]], category, process, tid, ts, dur, args
 
         return describe
@@ -206,10 +213,10 @@ class _Events:
         names, codes = self._names(ranges)
         is_open, crosses = ranges["is_open"].to_numpy(), ranges["crosses_threads"].to_numpy()
 
-        def describe(row: int, thread: Any, process: int, tid: int, ts: float, dur: float) -> tuple[Any, ...]:
+        def describe(row: int, where: Where, process: int, tid: int, ts: float, dur: float) -> tuple[Any, ...]:
             crossing = True if crosses[row] else UNSET
-            args = HostArgs(thread=thread, crosses_threads=crossing, is_open=True if is_open[row] else UNSET)
-            plain = thread is UNSET and not crosses[row] and not is_open[row]
+            args = HostArgs(crosses_threads=crossing, is_open=True if is_open[row] else UNSET, **where)
+            plain = not where and not crosses[row] and not is_open[row]
             return names[codes[row]], "user_annotation", process, tid, ts, dur, UNSET if plain else args
 
         return describe
@@ -222,12 +229,12 @@ class _Events:
         states = self.prepared.calls.kind
         correlation, returned = api["correlation_id"].to_numpy(), api["return_value"].to_numpy()
 
-        def describe(row: int, thread: Any, process: int, tid: int, ts: float, dur: float) -> tuple[Any, ...]:
+        def describe(row: int, where: Where, process: int, tid: int, ts: float, dur: float) -> tuple[Any, ...]:
             code = codes[row]
             args = HostArgs(
                 correlation=int(correlation[row]) if correlation[row] >= 0 else UNSET,
                 return_value=int(returned[row]) if returned[row] else UNSET,
-                thread=thread,
+                **where,
             )
             return names[code], f"{sources[code]},{STATE_OF_CALL[states[row]]}", process, tid, ts, dur, args
 
@@ -350,7 +357,7 @@ class _Events:
         found = []
         for process, thread, start, end in zip(processes, threads, left, right, strict=True):
             self.flow_count += 1
-            found.append(Flow("s", self.flow_count, process, thread, start, name="launch", cat="launch"))
+            found.append(Flow("s", self.flow_count, self.pid_of[process], thread, start, name="launch", cat="launch"))
             found.append(Flow("f", self.flow_count, pid, tid, end, bp="e", name="launch", cat="launch"))
         return found
 

@@ -26,11 +26,12 @@ class GpuArgs(Struct, omit_defaults=True):
 
 
 class HostArgs(Struct, omit_defaults=True):
-    """Arguments of calls and ranges. ``thread``: where it ran, when it stands on a track beside that thread's."""
+    """Arguments of calls and ranges. ``thread``, ``process``: where it ran, when its track has another number."""
 
     correlation: int | UnsetType = UNSET
     return_value: int | UnsetType = field(default=UNSET, name="return value")
     thread: int | UnsetType = field(default=UNSET, name="glqprof thread")
+    process: int | UnsetType = field(default=UNSET, name="glqprof process")
     crosses_threads: bool | UnsetType = field(default=UNSET, name="crosses threads")
     is_open: bool | UnsetType = field(default=UNSET, name="never closed")
 

@@ -196,6 +196,28 @@ def test_ranges_that_cross_get_tracks_of_their_own(tmp_path) -> None:
     assert len(streams) == 2
 
 
+def test_numbers_that_a_viewer_takes_for_another_thread_are_replaced(tmp_path) -> None:
+    """The same thread number in two processes, process 0, and a process that the profiler did not know (Kineto: -1)."""
+    events = [
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": pid, "tid": 7, "ts": at, "dur": 5.0,
+         "args": {"correlation": at}}
+        for at, pid in ((10, 41), (20, 42), (30, 0), (40, 41))
+    ]  # fmt: skip
+    events += [{"ph": "X", "cat": "overhead", "name": "flush", "pid": -1, "tid": 0, "ts": 22, "dur": 5.0}]
+    events += [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 12, "dur": 5.0,
+                "args": {"device": 0, "stream": 7, "correlation": 10}}]  # fmt: skip
+    source = tmp_path / "source.json"
+    source.write_text(json.dumps({"traceEvents": events}), encoding="ascii")
+    out = export(source, tmp_path, "--window", "all")
+    trace = read_trace_events(out)
+    assert all(pid > 0 and tid > 0 for pid, tid in trace.threads)
+    assert len(trace.flows) == 1
+    again, first = (glqprof.load(path).trace for path in (out, source))
+    for frame in ("api", "overheads"):
+        who = [list(zip(*(getattr(t, frame)[c] for c in ("process", "thread")), strict=True)) for t in (again, first)]
+        assert sorted(who[0]) == sorted(who[1])
+
+
 def test_a_question_answered_no_leaves_its_track_out(tmp_path) -> None:
     trace = read_trace_events(export(AMD, tmp_path))
     assert trace.of("gpu_idle") == []

@@ -237,7 +237,7 @@ def _copy_kinds(events: Sequence[_Event]) -> dict[str, Any]:
 
 def _host_columns(events: Sequence[_Event], rename: Any = str) -> dict[str, Any]:
     columns: dict[str, Any] = dict(_times(events))
-    columns["process"] = [_integer(e.pid) for e in events]
+    columns["process"] = [_integer(_args(e).process, _integer(e.pid)) for e in events]
     columns["thread"] = [_integer(_args(e).thread, _integer(e.tid)) & 0x7FFFFFFF for e in events]
     columns["name"] = pd.Categorical(pd.Series([rename(str(e.name)) for e in events], dtype=object))
     return columns
