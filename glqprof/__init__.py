@@ -9,18 +9,55 @@ __version__ = "0.1.0"
 # Looked up on first use: `glqprof --help` must not wait for pandas.
 _LAZY = {
     "load": "glqprof.traces.captures",
+    "bundled_capture": "glqprof.traces.captures",
     "breakdown": "glqprof.analysis.breakdown",
     "compare": "glqprof.analysis.compare",
-    "Trace": "glqprof.traces.schema.trace",
+    "ncu": "glqprof.api",
+    "read_bench": "glqprof.traces.bench_results",
+    "account_picture": "glqprof.api",
+    "timeline_picture": "glqprof.api",
+    "write_report": "glqprof.api",
+    "write_perfetto": "glqprof.api",
+    "Breakdown": "glqprof.analysis.breakdown",
     "Capture": "glqprof.traces.captures",
+    "Comparison": "glqprof.analysis.compare",
     "InputError": "glqprof.errors",
+    "NcuAnalysis": "glqprof.analysis.ncu_analysis",
+    "Trace": "glqprof.traces.schema.trace",
 }
-__all__ = ["Capture", "InputError", "Trace", "__version__", "breakdown", "compare", "load"]
+# Names whose results show themselves in a notebook.
+_SHOWN = {"breakdown", "compare", "ncu"}
+__all__ = [
+    "Breakdown",
+    "Capture",
+    "Comparison",
+    "InputError",
+    "NcuAnalysis",
+    "Trace",
+    "__version__",
+    "account_picture",
+    "breakdown",
+    "bundled_capture",
+    "compare",
+    "load",
+    "ncu",
+    "read_bench",
+    "timeline_picture",
+    "write_perfetto",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
+        import sys
         from importlib import import_module
 
+        if name in _SHOWN and "IPython" in sys.modules:
+            import_module("glqprof.reports.notebook")
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'glqprof' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

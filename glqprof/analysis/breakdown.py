@@ -17,6 +17,7 @@ from glqprof.analysis.gaps import largest_gaps
 from glqprof.analysis.gpu_time import sum_by_bucket, sum_by_kernel, sum_by_layer
 from glqprof.analysis.host import HostCounts, count_host_calls, launch_latency
 from glqprof.analysis.prepared import Prepared, prepare
+from glqprof.analysis.shown import Shown
 from glqprof.analysis.tokens import StepSpread, step_spread, step_table
 from glqprof.analysis.window import Window
 from glqprof.traces.schema.buckets import BucketRule, load_bucket_rules
@@ -57,8 +58,8 @@ class DeviceTime:
         return int(self.kernels.loc[self.kernels["is_kernel"], "sum_ns"].sum())
 
 
-@dataclass
-class Breakdown:
+@dataclass(repr=False)
+class Breakdown(Shown):
     """The answers of one capture about one window; reports render it, `compare` subtracts two of them.
 
     ``tokens``: decoded tokens in the window, None where no step is known. ``inflation``: traced ÷ untraced
@@ -151,10 +152,10 @@ class Breakdown:
             columns=["change", "at_most_ms", "share", "ms_per_token"],
         )
 
-    def _repr_html_(self) -> str:
-        head = f"<p><b>{self.name}</b>, {self.window.selector}: {self.window.wall_ns / 1e6:,.1f} ms"
-        head += f", {self.tokens} tokens" if self.tokens else ""
-        return f"{head}, {self.verdict or 'no verdict'}</p>{self.wall.to_html(index=False)}"
+    def __repr__(self) -> str:
+        tokens = f", {self.tokens} tokens" if self.tokens else ""
+        window = f"{self.window.selector}: {self.window.wall_ns / 1e6:,.1f} ms{tokens}"
+        return f"<Breakdown of {self.name}, {window}, {self.verdict or 'no verdict'}>"
 
 
 def breakdown(

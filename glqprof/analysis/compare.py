@@ -10,6 +10,7 @@ import pandas as pd
 
 from glqprof.analysis.account import IDLE_ROWS
 from glqprof.analysis.breakdown import Breakdown
+from glqprof.analysis.shown import Shown
 from glqprof.errors import InputError
 
 Array = np.ndarray
@@ -50,8 +51,8 @@ class Interval:
     cand_runs: int
 
 
-@dataclass
-class Comparison:
+@dataclass(repr=False)
+class Comparison(Shown):
     """One candidate against the base.
 
     ``unit``: "token", or "window" where either side has no tokens (the rows are then whole windows). ``wall``: traced
@@ -77,9 +78,8 @@ class Comparison:
     reason: str
     notes: list[str]
 
-    def _repr_html_(self) -> str:
-        head = f"<p><b>{self.cand.name}</b> against {self.base.name}: {self.verdict} ({self.reason})</p>"
-        return head + self.rows.to_html(index=False)
+    def __repr__(self) -> str:
+        return f"<Comparison of {self.cand.name} with {self.base.name}: {self.verdict} ({self.reason})>"
 
 
 def compare(base: Breakdown | Sequence[Breakdown], *candidates: Breakdown | Sequence[Breakdown]) -> list[Comparison]:

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glqprof.analysis.ncu_diagnosis import Diagnosis, diagnose
+from glqprof.analysis.ncu_frame import finding_frame, launch_frame
 from glqprof.analysis.ncu_numbers import KernelNumbers, kernel_numbers
 from glqprof.analysis.ncu_roofline import RooflinePoint, roofline_point
+from glqprof.analysis.shown import Shown
 from glqprof.traces.schema.ncu import Launch, NcuReport, RuleResult
 
 if TYPE_CHECKING:  # weights come from a timeline, which loads pandas; a report alone does without
+    import pandas as pd
+
     from glqprof.analysis.ncu_weights import KernelWeight
 
 
@@ -28,8 +32,8 @@ class KernelAnalysis:
     weight: KernelWeight | None = None
 
 
-@dataclass(frozen=True)
-class NcuAnalysis:
+@dataclass(frozen=True, repr=False)
+class NcuAnalysis(Shown):
     """One report; ``kernels`` in the order of their ids, or by what a fix is worth once they are weighted."""
 
     name: str
@@ -41,6 +45,19 @@ class NcuAnalysis:
     def gpus(self) -> list[str]:
         """Names of the GPUs, where the report has them."""
         return sorted({k.numbers.gpu for k in self.kernels if k.numbers.gpu})
+
+    @property
+    def launches(self) -> pd.DataFrame:
+        """See `launch_frame`."""
+        return launch_frame(self.kernels)
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """See `finding_frame`."""
+        return finding_frame(self.kernels)
+
+    def __repr__(self) -> str:
+        return f"<NcuAnalysis of {self.name}: {len(self.kernels)} launches>"
 
 
 def analyse(report: NcuReport) -> NcuAnalysis:

@@ -17,8 +17,10 @@ from glqprof.cli.capture import capture
 from glqprof.cli.compare import compare
 from glqprof.cli.demo import demo
 from glqprof.cli.doctor import doctor
+from glqprof.cli.export import export
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
+from glqprof.cli.report import report
 from glqprof.cli.scrub import scrub
 from glqprof.cli.trend import trend
 from glqprof.errors import InputError
@@ -59,6 +61,8 @@ app.command()(compare)
 app.command()(bench)
 app.command()(kernels)
 app.command()(ncu)
+app.command()(report)
+app.command()(export)
 app.command()(demo)
 app.command()(scrub)
 app.command()(doctor)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,12 +15,9 @@ from glqprof.cli.options import (
     ProcessOption,
     TopOption,
     WindowOption,
-    analysed,
+    analysed_side,
     print_document,
 )
-
-if TYPE_CHECKING:
-    from glqprof.analysis.breakdown import Breakdown
 
 
 def compare(
@@ -52,14 +48,9 @@ def compare(
     if figure is not None:
         check_figure_path(figure)
 
-    def side(paths: str) -> list[Breakdown]:
-        names = [paths] if Path(paths).exists() else paths.split(",")
-        return [
-            analysed(name, window=window, device=device, process=process, stream=None, rules=rules) for name in names
-        ]
-
-    base_side = side(base)
-    sides = [side(candidate) for candidate in candidates]
+    base_side, *sides = (
+        analysed_side(side, window=window, device=device, process=process, rules=rules) for side in [base, *candidates]
+    )
     comparisons = glqprof.compare(base_side, *sides)
     if figure is not None:
         account_figure([base_side[0], *(s[0] for s in sides)], figure)

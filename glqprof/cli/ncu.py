@@ -135,19 +135,11 @@ def _filtered(report: NcuReport, pattern: str | None) -> NcuReport:
 def _weighted(analysis: NcuAnalysis, capture: Path, window: str | None) -> NcuAnalysis:
     """Give each launch its kernel's share of the timeline, and order them by what is at most to gain there."""
     import glqprof
-    from glqprof.analysis.ncu_weights import covered_share, kernel_times, weigh
+    from glqprof.analysis.ncu_weighted import weighted
     from glqprof.errors import InputError
 
-    broken_down = glqprof.breakdown(glqprof.load(capture, launch_config=True), window=window)
-    times = kernel_times(broken_down)
-    kernels = [replace(k, weight=weigh(k.numbers, times)) for k in analysis.kernels]
-    if all(k.weight is None for k in kernels):
-        raise InputError(capture, f"holds none of the kernels of {analysis.name}; give a timeline of the same program")
-    kernels.sort(key=lambda k: -(k.weight.at_most_ms or 0.0) if k.weight else 1.0)
-    covered = covered_share((k.numbers.name, k.numbers.grid, k.weight) for k in kernels)
-    missing = [str(k.numbers.id) for k in kernels if k.weight is None]
-    notes = [
-        f"weights come from {times.name}: the profiled kernels are {covered:.1%} of its GPU work's summed time",
-        *([f"not in the timeline: launch {', '.join(missing)}"] if missing else []),
-    ]
-    return replace(analysis, kernels=tuple(kernels), notes=(*analysis.notes, *notes))
+    b = glqprof.breakdown(glqprof.load(capture, launch_config=True), window=window)
+    try:
+        return weighted(analysis, b)
+    except InputError as error:
+        raise InputError(capture, error.problem) from None

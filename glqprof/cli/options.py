@@ -53,18 +53,27 @@ def analysed(
     process: int | None,
     stream: int | None,
     rules: Sequence[BucketRule],
+    launch_config: bool = False,
 ) -> Breakdown:
     """Load a capture and break it down; an option that finds nothing in it is an error that names the capture."""
     import glqprof
     from glqprof.errors import InputError
 
-    capture = glqprof.load(path, launch_config=False)
+    capture = glqprof.load(path, launch_config=launch_config)
     try:
         return glqprof.breakdown(capture, window=window, device=device, process=process, stream=stream, buckets=rules)
     except InputError as error:
         if error.subject in (capture.name, capture.trace.info.name):
             raise InputError(path, error.problem) from error
         raise InputError(path, f"{error.subject} {error.problem}") from error
+
+
+def analysed_side(
+    paths: str, *, window: str | None, device: int | None, process: int | None, rules: Sequence[BucketRule]
+) -> list[Breakdown]:
+    """One side of a comparison: a capture, or repeats of it joined by commas."""
+    names = [paths] if Path(paths).exists() else paths.split(",")
+    return [analysed(name, window=window, device=device, process=process, stream=None, rules=rules) for name in names]
 
 
 def print_document(document: Document, form: Format, *, json_object: Any, csv_table: Table | None) -> None:

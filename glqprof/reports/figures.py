@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import pandas as pd
 
 from glqprof.analysis.breakdown import Breakdown
 from glqprof.errors import InputError
-from glqprof.reports.output import write_atomically
+from glqprof.reports.output import check_output_path, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,14 +52,23 @@ API_COLOURS = {"host-sync": "#CC3311", "host-launch": "#7A6FB0", "host-memory": 
 
 
 def account_figure(breakdowns: Sequence[Breakdown], path: Path) -> None:
+    """Write `draw_account` to a file. Raises InputError as it does, and for what cannot be written."""
+    try:
+        figure = draw_account(breakdowns)
+    except InputError as error:
+        raise InputError(path, error.problem) from None
+    save_figure(figure, path)
+
+
+def draw_account(breakdowns: Sequence[Breakdown]) -> Figure:
     """One stacked bar per capture: milliseconds of the closed account a token (of the window where there are none).
 
     The left panel shows the whole account, the right one the busy rows alone, which host-bound decodes make tiny.
-    Raises InputError for an unknown file type, an unwritable place, or captures without an account.
+    Raises InputError for captures without an account.
     """
     usable = [b for b in breakdowns if len(b.wall)]
     if not usable:
-        raise InputError(path, "not drawn: no capture can tell idle from busy; see their answers")
+        raise InputError("the account", "not drawn: no capture can tell idle from busy; see their answers")
     figure = _figure(11, 1.5 + 1.0 * len(usable) + 1.0)
     whole, busy = figure.subplots(1, 2, width_ratios=[3, 2], sharey=True)
     drawn: dict[str, Any] = {}
@@ -93,10 +101,15 @@ def account_figure(breakdowns: Sequence[Breakdown], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     order = sorted(drawn, key=_rank)
     figure.legend([drawn[r] for r in order], order, loc="outside lower center", ncols=8, fontsize=8, frameon=False)
-    _save(figure, path)
+    return figure
 
 
 def timeline_figure(b: Breakdown, path: Path, step: str | None = None) -> None:
+    """Write `draw_timeline` to a file. Raises InputError as that does, and for what cannot be written."""
+    save_figure(draw_timeline(b, step), path)
+
+
+def draw_timeline(b: Breakdown, step: str | None = None) -> Figure:
     """GPU streams over the host threads that fed them, for one step (default: the median one by wall time).
 
     Raises InputError when the capture has no steps, or none of that name.
@@ -153,7 +166,7 @@ def timeline_figure(b: Breakdown, path: Path, step: str | None = None) -> None:
 
     handles = [Patch(color=seen[k], label=k) for k in sorted(seen, key=_rank)]
     figure.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
-    _save(figure, path)
+    return figure
 
 
 def _choose_step(b: Breakdown, step: str | None) -> tuple[str, int, int]:
@@ -257,18 +270,14 @@ def check_figure_path(path: Path) -> None:
     """Raise InputError when no figure can be written to ``path``: asked before anything is read or drawn."""
     if _kind(path) not in FORMATS:
         raise InputError(path, f"is no figure type that can be written; end it in .{', .'.join(FORMATS)}")
-    if path.is_dir():
-        raise InputError(path, "is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(path, "cannot be written: its folder does not exist; make it or choose another")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(path, "cannot be written (permission denied); choose another folder")
+    check_output_path(path)
 
 
 def _kind(path: Path) -> str:
     return path.suffix.removeprefix(".").lower()
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure whole or not at all; the path's ending says as what."""
     check_figure_path(path)
     write_atomically(path, lambda file: figure.savefig(file, format=_kind(path)))

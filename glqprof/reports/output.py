@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from glqprof.errors import InputError
+
+
+def check_output_path(path: Path, inputs: Sequence[str | Path] = ()) -> None:
+    """Raise InputError when no file can be written to ``path``: asked before anything is read or made.
+
+    An output of another run is replaced; one of ``inputs`` is not.
+    """
+    if path.is_dir():
+        raise InputError(path, "is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(path, "cannot be written: its folder does not exist; make it or choose another")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(path, "cannot be written (permission denied); choose another folder")
+    if path.exists() and any(Path(i).is_file() and path.samefile(i) for i in inputs):
+        raise InputError(path, "is an input, which would be lost; name another file")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -23,7 +23,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 NCU_MAGIC = b"NVR\x00"
 
 
-@dataclass
+@dataclass(repr=False)
 class Capture:
     """A trace and, when it came from a capture folder, the manifest beside it."""
 
@@ -31,6 +31,9 @@ class Capture:
     path: Path
     trace: Trace
     manifest: Manifest | None = None
+
+    def __repr__(self) -> str:
+        return f"<Capture {self.name}: {self.trace!r}>"
 
     def _repr_html_(self) -> str:
         return self.trace._repr_html_()

@@ -15,7 +15,7 @@ def test_version() -> None:
     assert (ran.status, ran.out, ran.err) == (0, f"glqprof {__version__}\n", "")
 
 
-@pytest.mark.parametrize("verb", ["breakdown", "compare", "demo"])
+@pytest.mark.parametrize("verb", ["breakdown", "compare", "report", "export", "demo"])
 def test_help_has_an_example_that_names_the_verb(verb) -> None:
     ran = glqprof(verb, "--help")
     assert (ran.status, ran.err) == (0, "")
@@ -34,7 +34,7 @@ def test_completion_script_for_a_shell() -> None:
     assert "_GLQPROF_COMPLETE=complete_bash" in ran.out
 
 
-@pytest.mark.parametrize("verb", ["breakdown", "compare"])
+@pytest.mark.parametrize("verb", ["breakdown", "compare", "report", "export"])
 def test_help_imports_neither_pandas_nor_torch(verb) -> None:
     """What makes --help quick, without a clock: a process that prints it has not loaded them."""
     import subprocess

@@ -30,8 +30,11 @@ CATEGORIES = {
     "runtime": "api",
     "user_annotation": "ranges",
     "overhead": "overheads",
+    # What `glqprof export` writes besides.
+    "gpu_graph": "graphs",
+    "os_runtime": "os_calls",
 }
-GPU_FRAMES = ("kernels", "copies", "memsets")
+GPU_FRAMES = ("kernels", "copies", "memsets", "graphs")
 _COPY = re.compile(r"^Memcpy (\w+)(?: \((\w[\w ]*?) -> (\w[\w ]*?)\))?")
 
 
@@ -48,6 +51,14 @@ class _Args(msgspec.Struct):
     graph_node: Any = msgspec.field(default=None, name="graph node id")
     registers: Any = msgspec.field(default=None, name="registers per thread")
     shared_memory: Any = msgspec.field(default=None, name="shared memory")
+    # Kineto names the kinds of memory in a copy's name, `glqprof export` here.
+    src_kind: Any = msgspec.field(default=None, name="src kind")
+    dst_kind: Any = msgspec.field(default=None, name="dst kind")
+    # Where an event ran, when its pid or tid is that of a track; written by `glqprof export`.
+    process: Any = msgspec.field(default=None, name="glqprof process")
+    thread: Any = msgspec.field(default=None, name="glqprof thread")
+    crosses_threads: Any = msgspec.field(default=None, name="crosses threads")
+    is_open: Any = msgspec.field(default=None, name="never closed")
 
 
 class _Event(msgspec.Struct):
@@ -88,7 +99,7 @@ def read_chrome_trace(path: Path, *, shown_as: Path | None = None) -> Trace:
     chosen: dict[str, list[_Event]] = {frame: [] for frame in set(CATEGORIES.values())}
     for event in document.traceEvents:
         if event.ph == "X" and event.cat is not None and event.ts is not None:
-            frame = CATEGORIES.get(event.cat.lower())
+            frame = CATEGORIES.get(event.cat.lower().partition(",")[0])  # cat may list several, the kind first
             if frame is not None:
                 chosen[frame].append(event)
     chosen, duplicates = _without_duplicates(chosen)
@@ -96,7 +107,7 @@ def read_chrome_trace(path: Path, *, shown_as: Path | None = None) -> Trace:
         str(e.name).startswith("hip") for e in chosen["api"][:1000]
     )
     if is_amd:
-        for frame in ("api", "ranges", "overheads"):
+        for frame in ("api", "ranges", "overheads", "os_calls"):
             chosen[frame] = []
     host_pid = _main_process(chosen["api"] or chosen["ranges"])
     frames: dict[str, dict[str, Any]] = {f: _gpu_columns(chosen[f], host_pid) for f in GPU_FRAMES}
@@ -105,9 +116,12 @@ def read_chrome_trace(path: Path, *, shown_as: Path | None = None) -> Trace:
     frames["api"] = _host_columns(chosen["api"], api_base_name)
     frames["api"]["correlation_id"] = [_integer(_args(e).correlation) for e in chosen["api"]]
     frames["ranges"] = _host_columns(chosen["ranges"])
+    for flag in ("crosses_threads", "is_open"):
+        frames["ranges"][flag] = [getattr(_args(e), flag) is True for e in chosen["ranges"]]
     frames["overheads"] = _host_columns(chosen["overheads"])
+    frames["os_calls"] = _host_columns(chosen["os_calls"])
     frames["devices"] = _devices(document.deviceProperties)
-    recorded = {kind for kind in ("api", "ranges") if chosen[kind]}
+    recorded = {kind for kind in ("api", "ranges", "os_calls") if chosen[kind]}
     info = TraceInfo(
         name=shown_as.name.removesuffix(".gz").removesuffix(".json"),
         tool="torch",
@@ -179,7 +193,7 @@ def _main_process(events: Sequence[_Event]) -> int:
 def _gpu_columns(events: Sequence[_Event], host_pid: int) -> dict[str, Any]:
     columns: dict[str, Any] = dict(_times(events))
     columns["device"] = [_integer(_args(e).device, _integer(e.pid, 0)) for e in events]
-    columns["process"] = np.full(len(events), host_pid, np.int32)
+    columns["process"] = [_integer(_args(e).process, host_pid) for e in events]
     columns["context"] = [_integer(_args(e).context) for e in events]
     columns["stream"] = [_integer(_args(e).stream, _integer(e.tid)) for e in events]
     columns["correlation_id"] = [_integer(_args(e).correlation) for e in events]
@@ -208,6 +222,9 @@ def _copy_kinds(events: Sequence[_Event]) -> dict[str, Any]:
 
     def column(group: int) -> pd.Categorical:
         values = [(m[group] or "unknown") if m else "unknown" for m in parsed]
+        if group > 1:
+            own = [_args(e).src_kind if group == 2 else _args(e).dst_kind for e in events]
+            values = [str(o) if o else v for o, v in zip(own, values, strict=True)]
         return pd.Categorical(pd.Series(values, dtype=object))
 
     return {
@@ -220,8 +237,8 @@ def _copy_kinds(events: Sequence[_Event]) -> dict[str, Any]:
 
 def _host_columns(events: Sequence[_Event], rename: Any = str) -> dict[str, Any]:
     columns: dict[str, Any] = dict(_times(events))
-    columns["process"] = [_integer(e.pid) for e in events]
-    columns["thread"] = [_integer(e.tid) & 0x7FFFFFFF for e in events]
+    columns["process"] = [_integer(_args(e).process, _integer(e.pid)) for e in events]
+    columns["thread"] = [_integer(_args(e).thread, _integer(e.tid)) & 0x7FFFFFFF for e in events]
     columns["name"] = pd.Categorical(pd.Series([rename(str(e.name)) for e in events], dtype=object))
     return columns
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ class TraceInfo:
     vendor: str = "nvidia"
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """Everything an analysis reads of one recording; see the module's text for the frames and their columns."""
 
@@ -172,10 +173,14 @@ class Trace:
             return 0, 0
         return int(min(f["start_ns"].min() for f in filled)), int(max(f["end_ns"].max() for f in filled))
 
+    def __repr__(self) -> str:
+        work = f"{len(self.kernels):,} kernels, {len(self.api):,} API calls, {len(self.ranges):,} ranges"
+        return f"<Trace by {self.info.tool} {self.info.tool_version}: {work}>".replace(" :", ":")
+
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{n}</td><td>{len(getattr(self, n)):,}</td></tr>" for n in SCHEMA)
         return (
-            f"<p><b>{self.info.name}</b> ({self.info.tool} {self.info.tool_version})</p>"
+            f"<p><b>{escape(self.info.name)}</b> ({escape(f'{self.info.tool} {self.info.tool_version}')})</p>"
             f"<table><tr><th>frame</th><th>rows</th></tr>{rows}</table>"
         )
 
