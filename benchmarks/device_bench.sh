@@ -1,5 +1,6 @@
 #!/bin/bash
-# Everything about the bench that needs a GPU, in stages of under ten minutes: build, tests, bench, fused, sanitize.
+# Everything about kernels and bench that needs a GPU, in stages of under ten minutes: build, tests, bench, fused, sanitize;
+# nvfp4, nvfp4_bench, nvfp4_ncu, nvfp4_sanitize.
 #
 #   bash benchmarks/device_bench.sh [OUT_FOLDER] [STAGE...]     (default: ./out, all stages)
 #
@@ -10,25 +11,31 @@ cd "$(dirname "$0")/.."
 out=${1:-out}
 mkdir -p "$out"
 shift || true
-stages=${*:-build tests bench fused sanitize}
+stages=${*:-build tests bench fused sanitize nvfp4 nvfp4_bench nvfp4_ncu nvfp4_sanitize}
 export PYTHONPATH=.:kernels${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 COLUMNS=110
 geometry=${GLQPROF_GEOMETRY:-cascade2-30b} layers=${GLQPROF_LAYERS:-23} rows=${GLQPROF_ROWS:-1,2,4}
 declare -A status
 
-build() { # once, so that no later stage pays for the compiler
-  python3 - <<'P'
-import time, torch
+build() { # both extensions at once, so that no later stage pays for the compiler
+  local group pids=() failed=0
+  for group in glq-moe nvfp4-moe; do
+    python3 - "$group" <<'P' &
+import sys, time, torch
 from glqprof.bench.discovery import load_bundled
 registry, problems = load_bundled()
 assert not problems, problems
-group = registry.groups["glq-moe"]
+group = registry.groups[sys.argv[1]]
 start = time.time()
 workload = group.workload(group.cpu_geometry, 1, 0, "cuda", {})
-for variant in registry.of_group("glq-moe"):
-    if "cuda" in variant.devices:
+for variant in registry.of_group(group.name):
+    if "cuda" in variant.devices and "nvcc" in variant.needs:
         variant.build(workload)
-print(f"built in {time.time() - start:.0f} s on {torch.cuda.get_device_name()}")
+print(f"{group.name} built in {time.time() - start:.0f} s on {torch.cuda.get_device_name()}")
 P
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  return $failed
 }
 
 tests() { GLQPROF_GPU_RECORD=$out/gpu-test.json python3 -m pytest tests/gpu -q -p no:cacheprovider --durations=10; }
@@ -52,6 +59,33 @@ sanitize() { # the kernels' tests alone: the bench's own use CUPTI, which cannot
       python3 -m pytest tests/gpu -q -x -p no:cacheprovider --ignore-glob='*test_bench_*' \
       -k "${GLQPROF_SANITIZE_TESTS:-test_recorded_inputs or test_adversarial}" && word=clean || { word=FAILED; failed=1; }
     echo "compute-sanitizer $tool: $word"
+  done
+  return $failed
+}
+
+nvfp4() { python3 kernels/tools/device_nvfp4.py --out "$out" check time streams; }
+
+nvfp4_bench() {
+  python3 -m glqprof bench nvfp4-moe --geometry glm-5.3-flash --layers 2 --rows "${GLQPROF_NVFP4_ROWS:-1}" \
+    --variants base-regs,base-ring,base-deep,half-regs,half-ring,half-deep,bf16 --format json \
+    > "$out/bench-nvfp4-moe.json" || [ $? -eq 1 ]
+}
+
+nvfp4_ncu() { # base-regs, base-ring and base-deep, without overlap: gate-up and down of each
+  ncu --clock-control none -k 'regex:nvfp4_(gate_up|down)' --section SpeedOfLight --section LaunchStats \
+    --section Occupancy --section WarpStateStats --section SchedulerStats --section MemoryWorkloadAnalysis \
+    --section MemoryWorkloadAnalysis_Tables --section ComputeWorkloadAnalysis --section InstructionStats \
+    -f -o "$out/nvfp4" python3 kernels/tools/device_nvfp4.py --out "$out" ncu
+  ncu --import "$out/nvfp4.ncu-rep" --csv --page raw --print-units base > "$out/nvfp4-raw.csv"
+  rm "$out/nvfp4.ncu-rep"
+}
+
+nvfp4_sanitize() {
+  local tool failed=0
+  for tool in memcheck racecheck; do
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 280 compute-sanitizer --tool "$tool" --kernel-regex kns=nvfp4_ \
+      --error-exitcode 9 --print-limit 20 python3 kernels/tools/device_nvfp4.py --out "$out" sanitize \
+      && echo "compute-sanitizer $tool: clean" || { echo "compute-sanitizer $tool: FAILED"; failed=1; }
   done
   return $failed
 }
