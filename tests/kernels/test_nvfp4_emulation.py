@@ -93,7 +93,7 @@ def test_every_depth(emulated, schedule, depth) -> None:
             assert same_bits(got, case.want(*given)), (shape, rows)
 
 
-@pytest.mark.parametrize("item_rows", [4, 8, 16])
+@pytest.mark.parametrize("item_rows", [1, 2, 4, 8, 16])
 def test_how_rows_are_grouped_changes_no_byte(emulated, item_rows) -> None:
     case = setup(GATED)
     given = inputs(GATED, 19, hot=2)

@@ -49,7 +49,7 @@ static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const Emula
   call.id_strides[1] = n[7];
   call.weight_strides[0] = n[8];
   call.weight_strides[1] = n[9];
-  call.item_rows = n[14] > 0 ? static_cast<int>(n[14]) : nvfp4::item_rows_of(call.tokens);
+  call.item_rows = n[14] > 0 ? static_cast<int>(n[14]) : nvfp4::item_rows_of(n[0], n[1], n[2]);
   call.expert_out_bf16 = n[16] != 0;
   return call;
 }

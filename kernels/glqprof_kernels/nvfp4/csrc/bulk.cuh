@@ -1,0 +1,246 @@
+// Ring-deep from sm_90 on: each warp has stages of its own in shared memory, filled by the bulk copy engine. One lane asks for
+// a slot (k 64): codes and scales of an atom are one piece, inputs one a row. A barrier a stage says when all have arrived.
+#pragma once
+
+#include "ring.cuh"
+
+namespace nvfp4 {
+
+#if NVFP4_BULK
+
+// What a warp copies next. A stage: weights, an atom's codes and scales after the other's; then inputs [rows][kInputBytes].
+template <class S, class E>
+struct BulkSource {
+  using F = Shape<S, E>;
+
+  const MoeCall& call;
+  const Matrix& m;
+  UnitList<S, E> list;
+  int left;               // slots of the unit not yet copied; 0: the warp's next unit follows
+  int count;
+  int stream;             // bytes from an atom row to the next
+  int inputs_left;        // bytes of a row
+  const uint8_t* weights;
+  const uint8_t* inputs;  // of this lane's row
+
+  __device__ __forceinline__ explicit BulkSource(const MoeCall& call_)
+      : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
+    left = count = inputs_left = 0;
+    stream = m.slots * F::kStreamBytes;
+    weights = inputs = nullptr;
+  }
+
+  __device__ __forceinline__ void open() {
+    if (list.index >= list.end) return;
+    const Unit unit = list.at(list.index, list.word(list.index));
+    list.index += list.step;
+    left = m.slots;
+    count = unit.count;
+    weights = unit_tiles<S, E>(m, unit);
+    const int piece = input_piece<E>(call, unit, min(static_cast<int>(threadIdx.x % 32), count - 1));
+    inputs = reinterpret_cast<const uint8_t*>(inputs_base<E>(call)) + static_cast<int64_t>(piece) * 16;
+    inputs_left = m.inputs * 2;
+  }
+
+  // The barrier expects all of a stage's bytes from the copy of the weights on.
+  template <bool WEIGHTS, bool INPUTS>
+  __device__ __forceinline__ void copy(SharedAddress stage, SharedAddress barrier) {
+    if (__builtin_expect(left == 0, 0)) {
+      open();
+      if (left == 0) return;
+    }
+    const int lane = threadIdx.x % 32;
+    const int bytes = min(inputs_left, kSlotColumns * 2);
+    const SharedAddress to = stage + F::kWeightBytes;
+    if (lane == 0) {
+      if (WEIGHTS) {
+        expect_bytes(barrier, F::kWeightBytes + count * bytes);
+#pragma unroll
+        for (int atom = 0; atom < S::kAtoms; ++atom) {
+          bulk_copy(stage + atom * F::kStreamBytes, weights + atom * stream, F::kStreamBytes, barrier);
+        }
+      }
+      if (INPUTS) bulk_copy(to, inputs, bytes, barrier);
+    }
+    if (INPUTS && __builtin_expect(count > 1, 0)) {
+      if (lane > 0 && lane < count) bulk_copy(to + lane * kBulkInputBytes, inputs, bytes, barrier);
+    }
+    weights += F::kStreamBytes;
+    inputs += kSlotColumns * 2;
+    inputs_left -= kSlotColumns * 2;
+    --left;
+  }
+};
+
+// The stages of one warp, behind their barriers and 64 bytes of zeros, the inputs of a last slot's missing half.
+struct BulkStages {
+  SharedAddress zeros, begin, end, now, barriers, barrier;
+  int bytes;
+  uint32_t parity;
+
+  __device__ __forceinline__ BulkStages(SharedAddress at, int depth, int stage_bytes) : bytes(stage_bytes), parity(0) {
+    barriers = barrier = at;
+    zeros = at + kBulkBarrierBytes;
+    begin = now = at + kBulkHeaderBytes;
+    end = begin + depth * bytes;
+    const int lane = threadIdx.x % 32;
+    if (lane < depth) init_barrier(barriers + 8 * lane);
+    if (lane < 8) store_shared8(zeros + 8 * lane, {0, 0});
+    publish_barriers();
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void wait() const { wait_barrier(barrier, parity); }
+  __device__ __forceinline__ void step() {
+    now += bytes;
+    barrier += 8;
+    if (now == end) {
+      now = begin;
+      barrier = barriers;
+      parity ^= 1;
+    }
+  }
+};
+
+// A slot of a unit in registers.
+template <class S, class E, int COLUMNS>
+struct BulkSlot {
+  using F = Shape<S, E>;
+  static constexpr int kTiles = Tiling<COLUMNS>::kTiles;
+  uint4 codes[F::kTiles];
+  uint2 scales[F::kTiles];
+  uint2 x[2][2][kTiles];
+
+  // `half`: the slot has 32 inputs.
+  __device__ __forceinline__ void load(const BulkStages& stages, const int (&inputs)[kTiles], bool half) {
+    const int lane = threadIdx.x % 32;
+    const SharedAddress at = stages.now + lane * 16, scales_at = stages.now + F::kSections * kCodeBytes + lane / 4 * 8;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const SharedAddress first = stages.now + inputs[tile];
+      const SharedAddress second = half ? stages.zeros + lane % 4 * 8 : first + 64;
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        x[0][block][tile] = load_shared8(first + block * 32);
+        x[1][block][tile] = load_shared8(second + block * 32);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < F::kTiles; ++i) {
+      const int atom = i / F::kSections, section = i % F::kSections;
+      codes[i] = load_shared16(at + atom * F::kStreamBytes + section * kCodeBytes);
+      scales[i] = load_shared8(scales_at + atom * F::kStreamBytes + section * kScaleBytes);
+    }
+  }
+
+  __device__ __forceinline__ void add_to(float (&acc)[F::kTiles][Tiling<COLUMNS>::kValues]) const {
+#pragma unroll
+    for (int section = 0; section < F::kSections; ++section) {
+#pragma unroll
+      for (int atom = 0; atom < S::kAtoms; ++atom) {
+        const int i = atom * F::kSections + section;
+        const int first = F::kSections * atom;
+        add_blocks<COLUMNS>(acc[first], codes[i].x, codes[i].y, scales[i].x, x[section]);
+        // Gated: the up rows of the same two blocks; else the next two blocks of the same rows.
+        add_blocks<COLUMNS>(acc[first + (E::kGated ? 1 : 0)], codes[i].z, codes[i].w, scales[i].y, x[E::kGated ? section : 1]);
+      }
+    }
+  }
+};
+
+template <class S, class E, int COLUMNS>
+__device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& unit, BulkSource<S, E>& source,
+                                              BulkStages& stages) {
+  using F = Shape<S, E>;
+  using Slot = BulkSlot<S, E, COLUMNS>;
+  constexpr bool kAhead = F::kTiles * (COLUMNS / 4) <= (E::kGated ? 4 : 2) && COLUMNS < 16 && F::kTiles < 4;  // registers hold two slots
+  constexpr int kTiles = Tiling<COLUMNS>::kTiles;
+  const int lane = threadIdx.x % 32;
+  const float scale = __ldg(source.m.scale + unit.expert);
+  int inputs[kTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    inputs[tile] = F::kWeightBytes + input_row<COLUMNS>(lane, tile, unit.count) * kBulkInputBytes + lane % 4 * 8;
+  }
+  const bool ends_half = source.m.inputs % kSlotColumns != 0;
+  int left = source.m.slots;
+  float acc[F::kTiles][Tiling<COLUMNS>::kValues] = {};
+  Slot even;
+  auto load = [&](Slot& slot) {
+    stages.wait();
+    slot.load(stages, inputs, ends_half && left == 1);
+  };
+  // The stage is filled again once its slot has been used: its loads have arrived in all lanes then.
+  auto fill = [&](SharedAddress stage, SharedAddress barrier) {
+    __syncwarp();
+    source.template copy<true, true>(stage, barrier);
+  };
+  if constexpr (kAhead) {
+    Slot odd;
+    load(even);
+    auto turn = [&](const Slot& now, Slot& next) {
+      const SharedAddress stage = stages.now, barrier = stages.barrier;
+      stages.step();
+      if (--left > 0) load(next);
+      now.add_to(acc);
+      fill(stage, barrier);
+      return left > 0;
+    };
+    while (turn(even, odd) && turn(odd, even)) {
+    }
+  } else {
+    for (; left > 0; --left) {
+      load(even);
+      even.add_to(acc);
+      fill(stages.now, stages.barrier);
+      stages.step();
+    }
+  }
+  finish_unit<S, E, COLUMNS>(call, unit, scale, acc);
+}
+
+// `depth` stages a warp.
+template <class S, class E>
+__device__ __forceinline__ void run_units(const MoeCall& call, int depth, Deep) {
+  GLQ_DYNAMIC_SHARED(SharedLine, lines);
+  const int bytes = bulk_stage_bytes(Shape<S, E>::kWeightBytes, call.item_rows);
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  BulkStages stages(shared_address(lines) + warp * (kBulkHeaderBytes + depth * bytes), depth, bytes);
+  if (!E::kDown) glq::wait_for_previous_kernel();
+  glq::let_next_kernel_start();
+  BulkSource<S, E> source(call);
+  UnitList<S, E> list = source.list;
+  auto fill = [&](auto& from, auto weights, auto inputs) {
+#pragma unroll 1
+    for (int i = 0; i < depth; ++i) {
+      from.template copy<decltype(weights)::kValue, decltype(inputs)::kValue>(stages.begin + i * bytes, stages.barriers + 8 * i);
+    }
+  };
+  if (E::kDown) {
+    // The plan was there before gate-up began: the first weights come while gate-up still runs, then its results.
+    BulkSource<S, E> ahead = source;
+    fill(ahead, Flag<true>(), Flag<false>());
+    glq::wait_for_previous_kernel();
+    fill(source, Flag<false>(), Flag<true>());
+  } else {
+    fill(source, Flag<true>(), Flag<true>());
+  }
+  __syncwarp();
+  if (list.index >= list.end) return;
+  int word = list.word(list.index);
+  for (int index = list.index; index < list.end; index += list.step) {
+    const Unit unit = list.at(index, word);
+    if (index + list.step < list.end) word = list.word(index + list.step);
+    if (unit.count <= 4) {
+      run_unit_bulk<S, E, 4>(call, unit, source, stages);
+    } else if (unit.count <= 8) {
+      run_unit_bulk<S, E, 8>(call, unit, source, stages);
+    } else {
+      run_unit_bulk<S, E, 16>(call, unit, source, stages);
+    }
+  }
+}
+
+#endif
+
+}  // namespace nvfp4
