@@ -226,7 +226,7 @@ FAULTS = [
     ("ring.cuh", "wait_copy_groups<Ring::kDepth - 2>()", "wait_copy_groups<Ring::kDepth - 1>()"),
     ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
     ("decode.cuh", "const float scale[2] = {block ? upper.y", "const float scale[2] = {block ? upper.x"),
-    ("unit.cuh", "if (row >= unit.count) continue;", "if (row + 1 >= unit.count) continue;"),
+    ("unit.cuh", "if (row < unit.count) {", "if (row + 1 < unit.count) {"),
     ("combine.cuh", "static_cast<int64_t>(k) * hidden", "static_cast<int64_t>(k ^ 1) * hidden"),
     ("regs.cuh", "if (k < m.inputs) x =", "x ="),
 ]

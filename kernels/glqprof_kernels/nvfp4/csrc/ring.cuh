@@ -72,70 +72,65 @@ struct Source {
   __device__ __forceinline__ static int first_input(int lane) { return min(max(lane - kScaleLanes, 0), kFirstRows * 8 - 1); }
 
   __device__ __forceinline__ void open() {
-    if (list.index >= list.end) return;
-    const int lane = threadIdx.x % 32;
-    const Unit unit = list.at(list.index, list.word(list.index));
-    list.index += list.step;
-    left = m.slots;
-    count = unit.count;
-    const uint8_t* tiles = unit_tiles<S, E>(m, unit);
-    codes = tiles + lane * 16;
-    const uint8_t* inputs = reinterpret_cast<const uint8_t*>(inputs_base<E>(call));
-    constexpr int kOfStream = F::kSections * kScaleBytes / 16;
-    const bool scales = lane < kScaleLanes;
-    const int first = first_input(lane);
-    const int piece = input_piece<E>(call, unit, min(first / 8, count - 1)) + first % 8;
-    const int scales_at = lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16;
-    other = (scales ? tiles : inputs) + (scales ? scales_at : static_cast<int64_t>(piece) * 16);
-    other_left = scales ? kAlways : first / 8 < count ? m.inputs - first % 8 * 8 : 0;  // no row: zeros, unread
+    if (list.index < list.end) {
+      const int lane = threadIdx.x % 32;
+      const Unit unit = list.at(list.index, list.word(list.index));
+      list.index += list.step;
+      left = m.slots;
+      count = unit.count;
+      const uint8_t* tiles = unit_tiles<S, E>(m, unit);
+      codes = tiles + lane * 16;
+      const uint8_t* inputs = reinterpret_cast<const uint8_t*>(inputs_base<E>(call));
+      constexpr int kOfStream = F::kSections * kScaleBytes / 16;
+      const bool scales = lane < kScaleLanes;
+      const int first = first_input(lane);
+      const int piece = input_piece<E>(call, unit, min(first / 8, count - 1)) + first % 8;
+      const int scales_at = lane / kOfStream * stream + F::kSections * kCodeBytes + lane % kOfStream * 16;
+      other = (scales ? tiles : inputs) + (scales ? scales_at : static_cast<int64_t>(piece) * 16);
+      other_left = scales ? kAlways : first / 8 < count ? m.inputs - first % 8 * 8 : 0;  // no row: zeros, unread
 #pragma unroll
-    for (int i = 0; i < kMore; ++i) {
-      more[i] = input_piece<E>(call, unit, min(kFirstRows + 4 * i + lane / 8, count - 1)) + lane % 8;
+      for (int i = 0; i < kMore; ++i) {
+        more[i] = input_piece<E>(call, unit, min(kFirstRows + 4 * i + lane / 8, count - 1)) + lane % 8;
+      }
     }
   }
 
-  template <bool WEIGHTS, bool INPUTS>
+  // The next slot into a stage: its codes, the rest, or both. Nothing where the warp has no more units.
+  template <bool CODES, bool REST>
   __device__ __forceinline__ void copy(SharedAddress stage) {
-    if (__builtin_expect(left == 0, 0)) {
-      open();
-      if (left == 0) return;
-    }
-    const int lane = threadIdx.x % 32;
-    if (WEIGHTS) {
-      const SharedAddress to = stage + weights_at() + lane * 16;
+    if (__builtin_expect(left == 0, 0)) open();
+    if (__builtin_expect(left > 0, 1)) {
+      const int lane = threadIdx.x % 32;
+      if (CODES) {
+        const SharedAddress to = stage + weights_at() + lane * 16;
 #pragma unroll
-      for (int atom = 0; atom < S::kAtoms; ++atom) {
+        for (int atom = 0; atom < S::kAtoms; ++atom) {
 #pragma unroll
-        for (int section = 0; section < F::kSections; ++section) {
-          copy16_group(to + (atom * F::kSections + section) * kCodeBytes, codes + atom * stream + section * kCodeBytes);
+          for (int section = 0; section < F::kSections; ++section) {
+            copy16_group(to + (atom * F::kSections + section) * kCodeBytes, codes + atom * stream + section * kCodeBytes);
+          }
         }
       }
-    }
-    if ((WEIGHTS && INPUTS) || (lane < kScaleLanes) == WEIGHTS) {
-      copy16_group(stage + other_at, other, other_left > 0 ? 16 : 0);
-    }
-    if (INPUTS && __builtin_expect(count > kFirstRows, 0)) {
+      if (REST) copy16_group(stage + other_at, other, other_left > 0 ? 16 : 0);
+      if (REST && __builtin_expect(count > kFirstRows, 0)) {
 #pragma unroll
-      for (int i = 0; i < kMore; ++i) {
-        const int row = kFirstRows + 4 * i + lane / 8;
-        const int chunk = lane % 8;
-        if (kFirstRows + 4 * i >= count) break;
-        const int inputs_left = m.inputs - (m.slots - left) * kSlotColumns - chunk * 8;
-        if (row < count) {
-          copy16_group(stage + input_at(row, chunk), inputs_base<E>(call) + static_cast<int64_t>(more[i]) * 8,
-                       inputs_left > 0 ? 16 : 0);
+        for (int i = 0; i < kMore; ++i) {
+          const int row = kFirstRows + 4 * i + lane / 8;
+          const int chunk = lane % 8;
+          if (kFirstRows + 4 * i >= count) break;
+          const int inputs_left = m.inputs - (m.slots - left) * kSlotColumns - chunk * 8;
+          if (row < count) {
+            copy16_group(stage + input_at(row, chunk), inputs_base<E>(call) + static_cast<int64_t>(more[i]) * 8,
+                         inputs_left > 0 ? 16 : 0);
+          }
+          more[i] += kSlotColumns / 8;
         }
-        more[i] += kSlotColumns / 8;
       }
+      codes += F::kStreamBytes;
+      other += other_step;
+      other_left -= kSlotColumns;
+      --left;
     }
-    if (!INPUTS) {
-#pragma unroll
-      for (int i = 0; i < kMore; ++i) more[i] += kSlotColumns / 8;
-    }
-    codes += F::kStreamBytes;
-    other += other_step;
-    other_left -= kSlotColumns;
-    --left;
   }
 };
 
@@ -258,7 +253,7 @@ __device__ __forceinline__ void run_units_ring(const MoeCall& call, int depth_gi
   Source<S, E> source(call);
   UnitList<S, E> list = source.list;
   if (E::kDown) {
-    // The plan was there before gate-up began: the first weights come while gate-up still runs, then its results.
+    // The plan was there before gate-up began: the first codes come while gate-up still runs; scales, and its results, then.
     Source<S, E> ahead = source;
     for (int i = 0; i < depth - 1; ++i) {
       ahead.template copy<true, false>(stages.begin + i * stages.bytes);
