@@ -214,6 +214,8 @@ inline void wait_barrier(SharedAddress at, uint32_t parity) {
 }
 inline void store_shared8(SharedAddress to, uint2 v) { std::memcpy(emulation::machine().shared + to, &v, 8); }
 
+inline void prefetch_l2(const void*) {}
+
 inline uint4 load_shared16(SharedAddress from) {
   require(from % 16 == 0, "a misaligned shared load");
   uint4 v;

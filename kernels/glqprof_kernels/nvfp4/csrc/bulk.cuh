@@ -1,5 +1,5 @@
 // Ring-deep from sm_90 on: each warp has stages of its own in shared memory, filled by the bulk copy engine. One lane asks for
-// a slot (k 64): codes and scales of an atom are one piece, inputs one a row. A barrier a stage says when all have arrived.
+// some slots (k 64): codes and scales of an atom are one piece, inputs one a row. A barrier a stage says when all have arrived.
 #pragma once
 
 #include "ring.cuh"
@@ -8,14 +8,24 @@ namespace nvfp4 {
 
 #if NVFP4_BULK
 
-// What a warp copies next. A stage: weights, an atom's codes and scales after the other's; then inputs [rows][kInputBytes].
+template <class S, class E>
+struct BulkShape : Shape<S, E> {
+  using F = Shape<S, E>;
+  static constexpr int kSlots = kBulkTiles / F::kTiles;  // of a stage
+  static constexpr int kAtomBytes = kSlots * F::kStreamBytes;
+  static constexpr int kInputsAt = S::kAtoms * kAtomBytes;
+  static constexpr int kInputBytes = bulk_input_bytes(kSlots);
+};
+
+// What a warp copies next. A stage: weights, an atom's slots after the other's; then inputs [rows][kInputBytes].
 template <class S, class E>
 struct BulkSource {
-  using F = Shape<S, E>;
+  using F = BulkShape<S, E>;
 
   const MoeCall& call;
   const Matrix& m;
   UnitList<S, E> list;
+  int word;               // of the next unit
   int left;               // slots of the unit not yet copied; 0: the warp's next unit follows
   int count;
   int stream;             // bytes from an atom row to the next
@@ -25,14 +35,20 @@ struct BulkSource {
 
   __device__ __forceinline__ explicit BulkSource(const MoeCall& call_)
       : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
-    left = count = inputs_left = 0;
+    left = count = inputs_left = word = 0;
     stream = m.slots * F::kStreamBytes;
     weights = inputs = nullptr;
   }
 
+  __device__ __forceinline__ void read_plan() {
+    list.read_plan();
+    word = list.first_word;
+  }
+
   __device__ __forceinline__ void open() {
     if (list.index >= list.end) return;
-    const Unit unit = list.at(list.index, list.word(list.index));
+    const Unit unit = list.at(list.index, word);
+    word = list.word_after(list.index, word);
     list.index += list.step;
     left = m.slots;
     count = unit.count;
@@ -50,25 +66,26 @@ struct BulkSource {
       if (left == 0) return;
     }
     const int lane = threadIdx.x % 32;
-    const int bytes = min(inputs_left, kSlotColumns * 2);
-    const SharedAddress to = stage + F::kWeightBytes;
+    const int slots = min(left, F::kSlots);
+    const int bytes = min(inputs_left, F::kSlots * kSlotColumns * 2), atom_bytes = slots * F::kStreamBytes;
+    const SharedAddress to = stage + F::kInputsAt;
     if (lane == 0) {
       if (WEIGHTS) {
-        expect_bytes(barrier, F::kWeightBytes + count * bytes);
+        expect_bytes(barrier, S::kAtoms * atom_bytes + count * bytes);
 #pragma unroll
         for (int atom = 0; atom < S::kAtoms; ++atom) {
-          bulk_copy(stage + atom * F::kStreamBytes, weights + atom * stream, F::kStreamBytes, barrier);
+          bulk_copy(stage + atom * F::kAtomBytes, weights + atom * stream, atom_bytes, barrier);
         }
       }
       if (INPUTS) bulk_copy(to, inputs, bytes, barrier);
     }
     if (INPUTS && __builtin_expect(count > 1, 0)) {
-      if (lane > 0 && lane < count) bulk_copy(to + lane * kBulkInputBytes, inputs, bytes, barrier);
+      if (lane > 0 && lane < count) bulk_copy(to + lane * F::kInputBytes, inputs, bytes, barrier);
     }
-    weights += F::kStreamBytes;
-    inputs += kSlotColumns * 2;
-    inputs_left -= kSlotColumns * 2;
-    --left;
+    weights += F::kAtomBytes;
+    inputs += F::kSlots * kSlotColumns * 2;
+    inputs_left -= F::kSlots * kSlotColumns * 2;
+    left -= slots;
   }
 };
 
@@ -105,19 +122,20 @@ struct BulkStages {
 // A slot of a unit in registers.
 template <class S, class E, int COLUMNS>
 struct BulkSlot {
-  using F = Shape<S, E>;
+  using F = BulkShape<S, E>;
   static constexpr int kTiles = Tiling<COLUMNS>::kTiles;
   uint4 codes[F::kTiles];
   uint2 scales[F::kTiles];
   uint2 x[2][2][kTiles];
 
-  // `half`: the slot has 32 inputs.
-  __device__ __forceinline__ void load(const BulkStages& stages, const int (&inputs)[kTiles], bool half) {
+  // Slot `slot` of the stage. `half`: it has 32 inputs.
+  __device__ __forceinline__ void load(const BulkStages& stages, int slot, const int (&inputs)[kTiles], bool half) {
     const int lane = threadIdx.x % 32;
-    const SharedAddress at = stages.now + lane * 16, scales_at = stages.now + F::kSections * kCodeBytes + lane / 4 * 8;
+    const SharedAddress at = stages.now + slot * F::kStreamBytes + lane * 16;
+    const SharedAddress scales_at = stages.now + slot * F::kStreamBytes + F::kSections * kCodeBytes + lane / 4 * 8;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const SharedAddress first = stages.now + inputs[tile];
+      const SharedAddress first = stages.now + inputs[tile] + slot * kSlotColumns * 2;
       const SharedAddress second = half ? stages.zeros + lane % 4 * 8 : first + 64;
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
@@ -128,8 +146,8 @@ struct BulkSlot {
 #pragma unroll
     for (int i = 0; i < F::kTiles; ++i) {
       const int atom = i / F::kSections, section = i % F::kSections;
-      codes[i] = load_shared16(at + atom * F::kStreamBytes + section * kCodeBytes);
-      scales[i] = load_shared8(scales_at + atom * F::kStreamBytes + section * kScaleBytes);
+      codes[i] = load_shared16(at + atom * F::kAtomBytes + section * kCodeBytes);
+      scales[i] = load_shared8(scales_at + atom * F::kAtomBytes + section * kScaleBytes);
     }
   }
 
@@ -151,47 +169,64 @@ struct BulkSlot {
 template <class S, class E, int COLUMNS>
 __device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& unit, BulkSource<S, E>& source,
                                               BulkStages& stages) {
-  using F = Shape<S, E>;
+  using F = BulkShape<S, E>;
   using Slot = BulkSlot<S, E, COLUMNS>;
-  constexpr bool kAhead = F::kTiles * (COLUMNS / 4) <= (E::kGated ? 4 : 2) && COLUMNS < 16 && F::kTiles < 4;  // registers hold two slots
+  constexpr bool kAhead = F::kSlots > 1 && COLUMNS * S::kAtoms <= 8;  // registers hold two slots
   constexpr int kTiles = Tiling<COLUMNS>::kTiles;
   const int lane = threadIdx.x % 32;
   const float scale = __ldg(source.m.scale + unit.expert);
   int inputs[kTiles];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    inputs[tile] = F::kWeightBytes + input_row<COLUMNS>(lane, tile, unit.count) * kBulkInputBytes + lane % 4 * 8;
+    inputs[tile] = F::kInputsAt + input_row<COLUMNS>(lane, tile, unit.count) * F::kInputBytes + lane % 4 * 8;
   }
   const bool ends_half = source.m.inputs % kSlotColumns != 0;
-  int left = source.m.slots;
+  int left = source.m.slots;  // slots whose sums are missing
   float acc[F::kTiles][Tiling<COLUMNS>::kValues] = {};
-  Slot even;
-  auto load = [&](Slot& slot) {
-    stages.wait();
-    slot.load(stages, inputs, ends_half && left == 1);
-  };
-  // The stage is filled again once its slot has been used: its loads have arrived in all lanes then.
+  Slot held[kAhead ? 2 : 1];
+  auto load = [&](Slot& slot, int number) { slot.load(stages, number, inputs, ends_half && left == 1); };
+  // A stage is filled again once its slots have been used: their loads have arrived in all lanes then.
   auto fill = [&](SharedAddress stage, SharedAddress barrier) {
     __syncwarp();
     source.template copy<true, true>(stage, barrier);
   };
   if constexpr (kAhead) {
-    Slot odd;
-    load(even);
-    auto turn = [&](const Slot& now, Slot& next) {
+    stages.wait();
+    load(held[0], 0);
+    while (left > 0) {
       const SharedAddress stage = stages.now, barrier = stages.barrier;
-      stages.step();
-      if (--left > 0) load(next);
-      now.add_to(acc);
+#pragma unroll
+      for (int number = 0; number < F::kSlots; ++number) {
+        const Slot& now = held[number % 2];
+        Slot& next = held[(number + 1) % 2];
+        const bool last = --left == 0;  // of the unit
+        if (number + 1 < F::kSlots) {
+          if (!last) load(next, number + 1);
+        } else {
+          stages.step();
+          if (!last) {
+            stages.wait();
+            load(next, 0);
+          }
+        }
+        now.add_to(acc);
+        if (number + 1 < F::kSlots && last) {
+          stages.step();
+          break;
+        }
+      }
       fill(stage, barrier);
-      return left > 0;
-    };
-    while (turn(even, odd) && turn(odd, even)) {
     }
   } else {
-    for (; left > 0; --left) {
-      load(even);
-      even.add_to(acc);
+    while (left > 0) {
+      stages.wait();
+#pragma unroll
+      for (int number = 0; number < F::kSlots; ++number) {
+        if (number > 0 && left == 0) break;
+        load(held[0], number);
+        held[0].add_to(acc);
+        --left;
+      }
       fill(stages.now, stages.barrier);
       stages.step();
     }
@@ -203,13 +238,17 @@ __device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& u
 template <class S, class E>
 __device__ __forceinline__ void run_units(const MoeCall& call, int depth, Deep) {
   GLQ_DYNAMIC_SHARED(SharedLine, lines);
-  const int bytes = bulk_stage_bytes(Shape<S, E>::kWeightBytes, call.item_rows);
+  const int bytes = bulk_stage_bytes(Shape<S, E>::kTiles, call.item_rows);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   BulkStages stages(shared_address(lines) + warp * (kBulkHeaderBytes + depth * bytes), depth, bytes);
-  if (!E::kDown) glq::wait_for_previous_kernel();
-  glq::let_next_kernel_start();
   BulkSource<S, E> source(call);
-  UnitList<S, E> list = source.list;
+  if (!E::kDown) {
+    source.list.prefetch();
+    glq::wait_for_previous_kernel();
+  }
+  glq::let_next_kernel_start();
+  source.read_plan();
+  const UnitList<S, E> list = source.list;
   auto fill = [&](auto& from, auto weights, auto inputs) {
 #pragma unroll 1
     for (int i = 0; i < depth; ++i) {
@@ -226,11 +265,10 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int depth, Deep) 
     fill(source, Flag<true>(), Flag<true>());
   }
   __syncwarp();
-  if (list.index >= list.end) return;
-  int word = list.word(list.index);
+  int word = list.first_word;
   for (int index = list.index; index < list.end; index += list.step) {
     const Unit unit = list.at(index, word);
-    if (index + list.step < list.end) word = list.word(index + list.step);
+    word = list.word_after(index, word);
     if (unit.count <= 4) {
       run_unit_bulk<S, E, 4>(call, unit, source, stages);
     } else if (unit.count <= 8) {

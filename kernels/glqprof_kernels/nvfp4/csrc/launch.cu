@@ -77,7 +77,8 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
   if (config.pipeline == kRegs) return {warps, 0, 0};
   const int weights = kernels.atoms * (!down && call.gated ? 2 : 1) * kSectionBytes;
   const bool bulk = config.pipeline == kDeep && NVFP4_BULK && limits.capability >= 90;
-  const size_t stage = bulk ? bulk_stage_bytes(weights, call.item_rows) : stage_bytes(weights, call.item_rows);
+  const size_t stage = bulk ? bulk_stage_bytes(weights / kSectionBytes, call.item_rows) : stage_bytes(weights, call.item_rows);
+  const size_t stage_weights = bulk ? kBulkTiles * kSectionBytes : weights;
   auto warp_bytes = [&](int depth) { return (bulk ? kBulkHeaderBytes : 0) + depth * stage; };
   int depth = Ring::kDepth;
   if (config.pipeline == kDeep) {
@@ -98,7 +99,7 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
       const size_t budget = config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024)
                                                   : down ? share.down : share.gate_up_most;
       depth = deepest(budget);
-      const bool enough = depth >= kDeepest || static_cast<size_t>((depth - 1) * warps * weights) >= kInFlight;
+      const bool enough = depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
       if (!enough && config.shared_kib == 0) depth = deepest(limits.shared_bytes);
     }
   }

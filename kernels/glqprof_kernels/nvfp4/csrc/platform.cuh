@@ -128,6 +128,8 @@ __device__ __forceinline__ void store_shared8(SharedAddress to, uint2 v) {
 }
 #endif
 
+__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 __device__ __forceinline__ uint4 load_shared16(SharedAddress from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from));

@@ -251,6 +251,7 @@ __device__ __forceinline__ void run_units_ring(const MoeCall& call, int depth_gi
     glq::let_next_kernel_start();
   }
   Source<S, E> source(call);
+  source.list.read_plan();
   UnitList<S, E> list = source.list;
   if (E::kDown) {
     // The plan was there before gate-up began: the first codes come while gate-up still runs; scales, and its results, then.
