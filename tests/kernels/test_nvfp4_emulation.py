@@ -59,6 +59,11 @@ def emulated(tmp_path_factory) -> EmulatedNvfp4:
     return build(tmp_path_factory.mktemp("nvfp4"))
 
 
+@pytest.fixture(scope="module")
+def below_sm_90(tmp_path_factory) -> EmulatedNvfp4:
+    return build(tmp_path_factory.mktemp("nvfp4-80"), CSRC, "-DNVFP4_BULK=0")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[3]}-{shape[0]}-{shape[1]}")
 def test_bits_of_the_exact_implementation(emulated, shape, variant) -> None:
@@ -83,7 +88,7 @@ def test_any_thread_order_and_number_of_blocks(emulated, variant) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["base", "waves", "half"])
-@pytest.mark.parametrize("depth", [4, 6, 8, 12, 16])
+@pytest.mark.parametrize("depth", [2, 3, 4, 6, 16])
 def test_every_depth(emulated, schedule, depth) -> None:
     for shape in (GATED, PLAIN):
         case = setup(shape)
@@ -91,6 +96,17 @@ def test_every_depth(emulated, schedule, depth) -> None:
             given = inputs(shape, rows)
             got = emulated.moe(case.packed, *given, f"{schedule}-deep", depth=depth, blocks=blocks, order=2)[0]
             assert same_bits(got, case.want(*given)), (shape, rows)
+
+
+@pytest.mark.parametrize("schedule", ["base", "waves", "half"])
+def test_ring_deep_without_the_bulk_copy_engine(below_sm_90, schedule) -> None:
+    for shape in SHAPES:
+        case = setup(shape)
+        for rows in (1, 6, 17):
+            for depth in (0, 4, 12):
+                given = inputs(shape, rows)
+                got = below_sm_90.moe(case.packed, *given, f"{schedule}-deep", depth=depth, order=2)[0]
+                assert same_bits(got, case.want(*given)), (shape, rows, depth)
 
 
 @pytest.mark.parametrize("item_rows", [1, 2, 4, 8, 16])
@@ -225,6 +241,9 @@ def test_outputs_of_the_experts(emulated, dtype) -> None:
 FAULTS = [
     ("ring.cuh", "wait_copy_groups<Ring::kDepth - 2>()", "wait_copy_groups<Ring::kDepth - 1>()"),
     ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
+    ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
+    ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
+    ("bulk.cuh", "if (lane > 0 && lane < count)", "if (lane > 1 && lane < count)"),
     ("decode.cuh", "const float scale[2] = {block ? upper.y", "const float scale[2] = {block ? upper.x"),
     ("unit.cuh", "if (row < unit.count) {", "if (row + 1 < unit.count) {"),
     ("combine.cuh", "static_cast<int64_t>(k) * hidden", "static_cast<int64_t>(k ^ 1) * hidden"),

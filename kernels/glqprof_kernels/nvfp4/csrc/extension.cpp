@@ -179,9 +179,9 @@ class Layer {
     check_slots(ids.size(0), ids.size(1));
     require((config.item_rows >= 0 && config.item_rows <= 2) || config.item_rows == 4 || config.item_rows == 8 || config.item_rows == 16,
             "item_rows is ", config.item_rows, "; it must be 1, 2, 4, 8 or 16");
-    require(config.depth == 0 || config.depth == 4 || config.depth == 6 || config.depth == 8 || config.depth == 12 ||
-                config.depth == 16,
-            "depth is ", config.depth, "; it must be 4, 6, 8, 12 or 16");
+    const int d = config.depth;
+    require(d == 0 || d == 4 || d == 6 || d == 8 || d == 12 || d == 16 || (limits_.capability >= 90 && d >= 2 && d <= 16),
+            "depth is ", d, "; it must be 4, 6, 8, 12 or 16, from sm_90 on 2 to 16");
     nvfp4::MoeCall call = call_;
     call.tokens = static_cast<int>(x.size(0));
     call.top_k = static_cast<int>(ids.size(1));

@@ -116,9 +116,9 @@ enum Pipeline : int { kRegs = 0, kRing = 1, kDeep = 2 };
 struct MoeConfig {
   int schedule = kBase;
   int pipeline = kRing;
-  int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8
-  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16); 0: by the shared memory
-  int shared_kib = 0;    // what a block of ring-deep may take; 0: half of a multiprocessor's
+  int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half-regs: 16)
+  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16); 0: by the shared memory
+  int shared_kib = 0;    // what ring-deep's stages may take of a block's; 0: gate-up's and down's share (launch.cu)
   int item_rows = 0;     // 1, 2, 4, 8 or 16; 0: by the tokens
   int blocks = 0;        // thread blocks; 0: one a multiprocessor
   bool dependent = true;  // programmatic dependent launch
