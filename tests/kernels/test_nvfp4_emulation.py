@@ -243,7 +243,7 @@ FAULTS = [
     ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
     ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
     ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
-    ("bulk.cuh", "if (lane > 0 && lane < count)", "if (lane > 1 && lane < count)"),
+    ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
     ("decode.cuh", "const float scale[2] = {block ? upper.y", "const float scale[2] = {block ? upper.x"),
     ("unit.cuh", "if (row < unit.count) {", "if (row + 1 < unit.count) {"),
     ("combine.cuh", "static_cast<int64_t>(k) * hidden", "static_cast<int64_t>(k ^ 1) * hidden"),
@@ -271,7 +271,7 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
         want = case.want(x, ids, weights)
         for variant in ("base-regs", "base-ring", "half-deep"):
             try:
-                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2)[0]
+                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=2)[0]
             except RuntimeError:
                 wrong = True
                 continue

@@ -212,6 +212,7 @@ inline void wait_barrier(SharedAddress at, uint32_t parity) {
   barrier.made = true;
   barrier.rounds = rounds;
 }
+inline bool elect_lane() { return emulation::machine().thread_index % 32 == 0; }
 inline void store_shared8(SharedAddress to, uint2 v) { std::memcpy(emulation::machine().shared + to, &v, 8); }
 
 inline void prefetch_l2(const void*) {}

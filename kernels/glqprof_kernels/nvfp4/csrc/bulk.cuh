@@ -31,13 +31,15 @@ struct BulkSource {
   int stream;             // bytes from an atom row to the next
   int inputs_left;        // bytes of a row
   const uint8_t* weights;
-  const uint8_t* inputs;  // of this lane's row
+  int lane_piece;         // 16-byte pieces from where the inputs begin, of this lane's row
+  int64_t first_piece;    // of the first row
 
   __device__ __forceinline__ explicit BulkSource(const MoeCall& call_)
       : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
-    left = count = inputs_left = word = 0;
+    left = count = inputs_left = word = lane_piece = 0;
+    first_piece = 0;
     stream = m.slots * F::kStreamBytes;
-    weights = inputs = nullptr;
+    weights = nullptr;
   }
 
   __device__ __forceinline__ void read_plan() {
@@ -53,8 +55,8 @@ struct BulkSource {
     left = m.slots;
     count = unit.count;
     weights = unit_tiles<S, E>(m, unit);
-    const int piece = input_piece<E>(call, unit, min(static_cast<int>(threadIdx.x % 32), count - 1));
-    inputs = reinterpret_cast<const uint8_t*>(inputs_base<E>(call)) + static_cast<int64_t>(piece) * 16;
+    lane_piece = input_piece<E>(call, unit, min(static_cast<int>(threadIdx.x % 32), count - 1));
+    first_piece = __shfl_sync(0xFFFFFFFFu, lane_piece, 0);
     inputs_left = m.inputs * 2;
   }
 
@@ -65,11 +67,11 @@ struct BulkSource {
       open();
       if (left == 0) return;
     }
-    const int lane = threadIdx.x % 32;
     const int slots = min(left, F::kSlots);
     const int bytes = min(inputs_left, F::kSlots * kSlotColumns * 2), atom_bytes = slots * F::kStreamBytes;
     const SharedAddress to = stage + F::kInputsAt;
-    if (lane == 0) {
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(inputs_base<E>(call));
+    if (elect_lane()) {
       if (WEIGHTS) {
         expect_bytes(barrier, S::kAtoms * atom_bytes + count * bytes);
 #pragma unroll
@@ -77,13 +79,18 @@ struct BulkSource {
           bulk_copy(stage + atom * F::kAtomBytes, weights + atom * stream, atom_bytes, barrier);
         }
       }
-      if (INPUTS) bulk_copy(to, inputs, bytes, barrier);
+      if (INPUTS) bulk_copy(to, base + first_piece * 16, bytes, barrier);
     }
-    if (INPUTS && __builtin_expect(count > 1, 0)) {
-      if (lane > 0 && lane < count) bulk_copy(to + lane * F::kInputBytes, inputs, bytes, barrier);
+    if (INPUTS) {
+#pragma unroll 1
+      for (int row = 1; row < count; ++row) {
+        const int64_t piece = __shfl_sync(0xFFFFFFFFu, lane_piece, row);
+        if (elect_lane()) bulk_copy(to + row * F::kInputBytes, base + piece * 16, bytes, barrier);
+      }
     }
     weights += F::kAtomBytes;
-    inputs += F::kSlots * kSlotColumns * 2;
+    first_piece += F::kSlots * kSlotColumns / 8;
+    lane_piece += F::kSlots * kSlotColumns / 8;
     inputs_left -= F::kSlots * kSlotColumns * 2;
     left -= slots;
   }

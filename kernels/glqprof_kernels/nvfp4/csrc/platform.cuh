@@ -123,6 +123,12 @@ __device__ __forceinline__ void wait_barrier(SharedAddress barrier, uint32_t par
         : "memory");
   } while (done == 0);
 }
+// True for one lane of the warp.
+__device__ __forceinline__ bool elect_lane() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
 __device__ __forceinline__ void store_shared8(SharedAddress to, uint2 v) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
 }
