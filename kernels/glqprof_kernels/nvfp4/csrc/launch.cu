@@ -107,7 +107,7 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
   if (fitting == 0) throw std::invalid_argument("a thread block's shared memory does not hold this ring");
   warps = std::min(warps, static_cast<int>(fitting));
   size_t bytes = warps * warp_bytes(depth);
-  if (config.dependent && limits.capability >= 90) {
+  if (config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors) {
     bytes = std::max(bytes, down ? shares(limits).down : shares(limits).gate_up_least);
   }
   return {warps, depth, static_cast<int>(bytes)};
