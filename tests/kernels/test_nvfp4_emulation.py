@@ -9,6 +9,7 @@ import pytest
 import torch
 from kernels.nvfp4_emulated import EmulatedNvfp4, build
 
+from glqprof_kernels import geometry
 from glqprof_kernels.nvfp4 import factory, routing, tiles
 from glqprof_kernels.nvfp4.exact import moe as exact
 from glqprof_kernels.nvfp4.exact.product import host_layer, linear
@@ -85,6 +86,24 @@ def test_any_thread_order_and_number_of_blocks(emulated, variant) -> None:
         assert same_bits(emulated.moe(case.packed, *given, variant, order=order)[0], want), order
     for config in ({"blocks": 1, "warps": 1}, {"blocks": 1}, {"blocks": 7}, {"warps": 3}):
         assert same_bits(emulated.moe(case.packed, *given, variant, order=2, **config)[0], want), config
+
+
+MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
+"""Shared memory of one on an H200, and what every block takes of it beyond its own."""
+
+
+@pytest.mark.parametrize("name", ["glm-5.3-flash", "qwen3.6-35b-a3b", "cascade2-30b"])
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("regs")])
+def test_one_block_of_each_kernel_a_multiprocessor(emulated, name, variant) -> None:
+    shape = geometry.load(name)
+    gated = shape.activation == "swiglu"
+    for rows in (1, 2, 4):
+        sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, gated, rows)
+        (warps, _, gate_up), (down_warps, _, down) = emulated.choice(*sizes, variant)
+        assert max(warps, down_warps) <= 8  # 128 registers a thread: two such blocks are 65536
+        assert gate_up + down + 2 * RESERVED <= MULTIPROCESSOR, rows
+        assert 2 * (down + RESERVED) > MULTIPROCESSOR, rows
+        assert down + 2 * gate_up + 3 * RESERVED > MULTIPROCESSOR, rows
 
 
 @pytest.mark.parametrize("schedule", ["base", "waves", "half"])
