@@ -392,13 +392,17 @@ def streams(clock: Clock, quick: bool) -> list[str]:
 
 SWEEP: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"{s}-deep d{d} w{w}": (f"{s}-deep", {"depth": d, "warps": w, "shared_kib": 227})
-       for s in ("base", "half") for d in (4, 6, 8, 12, 16) for w in (4, 8, 16)},
+       for s in ("base", "half") for d in (3, 4, 5, 6, 8) for w in (4, 8)},
+    **{f"{s}-deep {k} KiB": (f"{s}-deep", {"shared_kib": k}) for s in ("base", "half") for k in (64, 80, 96, 110)},
     "base-ring": ("base-ring", {}),
     "base-ring no-pdl": ("base-ring", {"dependent": False}),
     "base-ring item rows 16": ("base-ring", {"item_rows": 16}),
     "base-ring 264 blocks": ("base-ring", {"blocks": 264, "warps": 4}),
     "base-deep": ("base-deep", {}),
     "base-deep no-pdl": ("base-deep", {"dependent": False}),
+    "half-ring": ("half-ring", {}),
+    "half-deep": ("half-deep", {}),
+    "half-deep no-pdl": ("half-deep", {"dependent": False}),
     "half-ring 264 blocks": ("half-ring", {"blocks": 264}),
 }  # fmt: skip
 

@@ -249,5 +249,5 @@ def test_what_does_not_fit_is_refused() -> None:
         run.layer(0, x[:1], ids[:1], weights[:1], torch.empty_like(x))
     with pytest.raises(ValueError, match="one call takes 32768"):
         ops.MoeRun([packed], 20_000, 3)
-    with pytest.raises(ValueError, match="depth is 5; it must be 4, 6, 8, 12 or 16"):
-        call(ops.MoeRun([packed], 8, 3, "base-deep", depth=5), x, ids, weights)
+    with pytest.raises(ValueError, match="depth is 1; it must be 4, 6, 8, 12 or 16"):
+        call(ops.MoeRun([packed], 8, 3, "base-deep", depth=1), x, ids, weights)

@@ -78,6 +78,17 @@ class EmulatedNvfp4:
         plan = read_plan(workspace[plan_at.value :], ids.shape[1])
         return out, plan, self.library.emulated_nvfp4_launches().decode().splitlines()
 
+    def choice(self, hidden, inter, experts, top_k, gated, tokens, variant) -> list[list[int]]:
+        """[warps, stages, shared-memory bytes] of gate-up and of down on an H200."""
+        schedule, pipeline = split_variant(variant)
+        numbers = [tokens, top_k, experts, int(gated), 0, hidden, top_k, 1, top_k, 1, SCHEDULES[schedule]]
+        numbers += [PIPELINES[pipeline], *[0] * 9]
+        found = (ctypes.c_int32 * 6)()
+        gate_up, down = _Matrix(0, 0, inter, hidden), _Matrix(0, 0, hidden, inter)
+        n = (ctypes.c_int64 * len(numbers))(*numbers)
+        self.library.emulated_nvfp4_choice(ctypes.byref(gate_up), ctypes.byref(down), n, found)
+        return [list(found[:3]), list(found[3:])]
+
     @staticmethod
     def _matrix(m) -> _Matrix:
         return _Matrix(m.tiles.data_ptr(), m.scale.data_ptr(), m.columns, m.inputs)

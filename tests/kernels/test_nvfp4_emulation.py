@@ -9,6 +9,7 @@ import pytest
 import torch
 from kernels.nvfp4_emulated import EmulatedNvfp4, build
 
+from glqprof_kernels import geometry
 from glqprof_kernels.nvfp4 import factory, routing, tiles
 from glqprof_kernels.nvfp4.exact import moe as exact
 from glqprof_kernels.nvfp4.exact.product import host_layer, linear
@@ -59,6 +60,11 @@ def emulated(tmp_path_factory) -> EmulatedNvfp4:
     return build(tmp_path_factory.mktemp("nvfp4"))
 
 
+@pytest.fixture(scope="module")
+def below_sm_90(tmp_path_factory) -> EmulatedNvfp4:
+    return build(tmp_path_factory.mktemp("nvfp4-80"), CSRC, "-DNVFP4_BULK=0")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[3]}-{shape[0]}-{shape[1]}")
 def test_bits_of_the_exact_implementation(emulated, shape, variant) -> None:
@@ -82,8 +88,26 @@ def test_any_thread_order_and_number_of_blocks(emulated, variant) -> None:
         assert same_bits(emulated.moe(case.packed, *given, variant, order=2, **config)[0], want), config
 
 
+MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
+"""Shared memory of one on an H200, and what every block takes of it beyond its own."""
+
+
+@pytest.mark.parametrize("name", ["glm-5.3-flash", "qwen3.6-35b-a3b", "cascade2-30b"])
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("regs")])
+def test_one_block_of_each_kernel_a_multiprocessor(emulated, name, variant) -> None:
+    shape = geometry.load(name)
+    gated = shape.activation == "swiglu"
+    for rows in (1, 2, 4):
+        sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, gated, rows)
+        (warps, _, gate_up), (down_warps, _, down) = emulated.choice(*sizes, variant)
+        assert max(warps, down_warps) <= 8  # 128 registers a thread: two such blocks are 65536
+        assert gate_up + down + 2 * RESERVED <= MULTIPROCESSOR, rows
+        assert 2 * (down + RESERVED) > MULTIPROCESSOR, rows
+        assert down + 2 * gate_up + 3 * RESERVED > MULTIPROCESSOR, rows
+
+
 @pytest.mark.parametrize("schedule", ["base", "waves", "half"])
-@pytest.mark.parametrize("depth", [4, 6, 8, 12, 16])
+@pytest.mark.parametrize("depth", [2, 3, 4, 6, 16])
 def test_every_depth(emulated, schedule, depth) -> None:
     for shape in (GATED, PLAIN):
         case = setup(shape)
@@ -93,7 +117,18 @@ def test_every_depth(emulated, schedule, depth) -> None:
             assert same_bits(got, case.want(*given)), (shape, rows)
 
 
-@pytest.mark.parametrize("item_rows", [4, 8, 16])
+@pytest.mark.parametrize("schedule", ["base", "waves", "half"])
+def test_ring_deep_without_the_bulk_copy_engine(below_sm_90, schedule) -> None:
+    for shape in SHAPES:
+        case = setup(shape)
+        for rows in (1, 6, 17):
+            for depth in (0, 4, 12):
+                given = inputs(shape, rows)
+                got = below_sm_90.moe(case.packed, *given, f"{schedule}-deep", depth=depth, order=2)[0]
+                assert same_bits(got, case.want(*given)), (shape, rows, depth)
+
+
+@pytest.mark.parametrize("item_rows", [1, 2, 4, 8, 16])
 def test_how_rows_are_grouped_changes_no_byte(emulated, item_rows) -> None:
     case = setup(GATED)
     given = inputs(GATED, 19, hot=2)
@@ -225,6 +260,9 @@ def test_outputs_of_the_experts(emulated, dtype) -> None:
 FAULTS = [
     ("ring.cuh", "wait_copy_groups<Ring::kDepth - 2>()", "wait_copy_groups<Ring::kDepth - 1>()"),
     ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
+    ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
+    ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
+    ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
     ("decode.cuh", "const float scale[2] = {block ? upper.y", "const float scale[2] = {block ? upper.x"),
     ("unit.cuh", "if (row < unit.count) {", "if (row + 1 < unit.count) {"),
     ("combine.cuh", "static_cast<int64_t>(k) * hidden", "static_cast<int64_t>(k ^ 1) * hidden"),
@@ -252,7 +290,7 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
         want = case.want(x, ids, weights)
         for variant in ("base-regs", "base-ring", "half-deep"):
             try:
-                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2)[0]
+                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=2)[0]
             except RuntimeError:
                 wrong = True
                 continue

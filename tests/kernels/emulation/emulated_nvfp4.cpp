@@ -49,7 +49,7 @@ static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const Emula
   call.id_strides[1] = n[7];
   call.weight_strides[0] = n[8];
   call.weight_strides[1] = n[9];
-  call.item_rows = n[14] > 0 ? static_cast<int>(n[14]) : nvfp4::item_rows_of(call.tokens);
+  call.item_rows = n[14] > 0 ? static_cast<int>(n[14]) : nvfp4::item_rows_of(n[0], n[1], n[2]);
   call.expert_out_bf16 = n[16] != 0;
   return call;
 }
@@ -57,6 +57,20 @@ static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const Emula
 int64_t emulated_nvfp4_workspace(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n) {
   nvfp4::MoeCall call = read_nvfp4(gate_up, down, n);
   return static_cast<int64_t>(nvfp4::carve_workspace(call, nullptr));
+}
+
+// Warps, stages and shared-memory bytes of gate-up and of down on an H200, from sizes alone.
+void emulated_nvfp4_choice(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n, int32_t* out) {
+  const nvfp4::MoeCall call = read_nvfp4(gate_up, down, n);
+  nvfp4::MoeConfig config;
+  config.schedule = static_cast<int>(n[10]);
+  config.pipeline = static_cast<int>(n[11]);
+  for (int i = 0; i < 2; ++i) {
+    const nvfp4::Chosen chosen = nvfp4::choose(call, config, nvfp4::DeviceLimits(), i == 1);
+    out[3 * i] = chosen.warps;
+    out[3 * i + 1] = chosen.depth;
+    out[3 * i + 2] = chosen.shared_bytes;
+  }
 }
 
 // 0 on success; otherwise the reason is in emulated_nvfp4_error(). *plan receives where the plan lies in the workspace.

@@ -166,6 +166,57 @@ inline void wait_copy_groups() {
   }
 }
 
+// The bulk copy engine: like an asynchronous copy, its bytes move when a thread waits for the barrier's round, which must have
+// been asked for and have got what it expects.
+struct Barrier {
+  bool made = false;
+  uint32_t rounds = 0;  // that are complete
+  int expected = -1;    // bytes of the round under way; -1: nobody asked yet
+  int asked = 0;
+  std::vector<Copy> copies;
+};
+inline Barrier& barrier_at(SharedAddress at) {
+  static std::vector<Barrier> all(emulation::kSharedBytes / 8);
+  return all[at / 8];
+}
+inline void init_barrier(SharedAddress at) {
+  require(at % 8 == 0, "a misaligned barrier");
+  barrier_at(at) = {};
+  barrier_at(at).made = true;
+}
+inline void publish_barriers() {}
+inline void expect_bytes(SharedAddress at, int bytes) {
+  Barrier& barrier = barrier_at(at);
+  require(barrier.made && barrier.expected < 0, "a barrier's round has two arrivals");
+  barrier.expected = bytes;
+}
+inline void bulk_copy(SharedAddress to, const void* from, int bytes, SharedAddress at) {
+  const bool placed = to % 16 == 0 && bytes > 0 && bytes % 16 == 0 && to + bytes <= emulation::kSharedBytes &&
+                      reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  require(placed, "a misplaced bulk copy");
+  if (!placed) return;
+  std::memset(emulation::machine().shared + to, 0xA5, static_cast<size_t>(bytes));
+  barrier_at(at).asked += bytes;
+  barrier_at(at).copies.push_back({to, from, bytes});
+}
+inline void wait_barrier(SharedAddress at, uint32_t parity) {
+  Barrier& barrier = barrier_at(at);
+  if (barrier.rounds % 2 != parity) return;
+  const bool comes = barrier.made && barrier.expected >= 0 && barrier.asked == barrier.expected;
+  require(comes, "a barrier's round that never completes");
+  for (const Copy& copy : barrier.copies) {
+    std::memcpy(emulation::machine().shared + copy.to, copy.from, static_cast<size_t>(copy.bytes));
+  }
+  const uint32_t rounds = barrier.rounds + 1;
+  barrier = {};
+  barrier.made = true;
+  barrier.rounds = rounds;
+}
+inline bool elect_lane() { return emulation::machine().thread_index % 32 == 0; }
+inline void store_shared8(SharedAddress to, uint2 v) { std::memcpy(emulation::machine().shared + to, &v, 8); }
+
+inline void prefetch_l2(const void*) {}
+
 inline uint4 load_shared16(SharedAddress from) {
   require(from % 16 == 0, "a misaligned shared load");
   uint4 v;

@@ -1,30 +1,36 @@
 // The two expert kernels, and one of them behind a function pointer; instances are spread over files that compile side by side.
 #pragma once
 
+#include "bulk.cuh"
 #include "regs.cuh"
-#include "ring.cuh"
 
 namespace nvfp4 {
+
+// A block's most threads. Rings stay within half of a multiprocessor, so that gate-up's block and down's run side by side.
+template <class S, class P>
+constexpr int threads_of() {
+  return P::kPrefetches ? 256 : S::kThreads;
+}
 
 // Registers for two blocks of a multiprocessor, gate-up's and down's, where down's rings fill before gate-up ends.
 template <class S, class P>
 constexpr int blocks_at_once() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-  return P::kPrefetches && S::kThreads <= 256 ? 2 : 1;
+  return P::kPrefetches ? 2 : 1;
 #else
   return 1;
 #endif
 }
 
-// grid: any number of blocks of up to S::kThreads threads. S: Base, Waves, Half; P: Regs, Ring, Deep; E: Swiglu, Relu2.
+// grid: any number of blocks of up to threads_of() threads. S: Base, Waves, Half; P: Regs, Ring, Deep; E: Swiglu, Relu2.
 template <class S, class P, class E>
-__global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, (blocks_at_once<S, P>()))
+__global__ void NVFP4_LAUNCH_BOUNDS((threads_of<S, P>()), (blocks_at_once<S, P>()))
     nvfp4_gate_up_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
   run_units<S, E>(call, depth, P());
 }
 
 template <class S, class P>
-__global__ void NVFP4_LAUNCH_BOUNDS(S::kThreads, (blocks_at_once<S, P>()))
+__global__ void NVFP4_LAUNCH_BOUNDS((threads_of<S, P>()), (blocks_at_once<S, P>()))
     nvfp4_down_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
   run_units<S, Down>(call, depth, P());
 }
@@ -90,7 +96,7 @@ Starters starters();
 #define NVFP4_INSTANTIATE(S, P)                                                                              \
   template <>                                                                                                \
   Starters starters<S, P>() {                                                                                \
-    return {start_gate_up<S, P, Swiglu>, start_gate_up<S, P, Relu2>, start_down<S, P>, S::kAtoms, S::kThreads / 32}; \
+    return {start_gate_up<S, P, Swiglu>, start_gate_up<S, P, Relu2>, start_down<S, P>, S::kAtoms, threads_of<S, P>() / 32}; \
   }
 
 }  // namespace nvfp4

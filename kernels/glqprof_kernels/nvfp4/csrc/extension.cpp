@@ -98,7 +98,7 @@ class Layer {
     nvfp4::MoeCall call = call_;
     call.tokens = static_cast<int>(tokens);
     call.top_k = static_cast<int>(top_k);
-    call.item_rows = 4;
+    call.item_rows = 1;
     return static_cast<int64_t>(nvfp4::carve_workspace(call, nullptr));
   }
 
@@ -135,7 +135,7 @@ class Layer {
     nvfp4::MoeCall call = call_;
     call.tokens = static_cast<int>(tokens);
     call.top_k = static_cast<int>(top_k);
-    call.item_rows = rows_of(config, tokens);
+    call.item_rows = rows_of(config, tokens, top_k);
     char* const base = reinterpret_cast<char*>(uintptr_t{256});
     nvfp4::carve_workspace(call, base);
     return reinterpret_cast<char*>(call.plan) - base;
@@ -146,7 +146,7 @@ class Layer {
     nvfp4::MoeCall call = call_;
     call.tokens = static_cast<int>(tokens);
     call.top_k = static_cast<int>(top_k);
-    call.item_rows = rows_of(config, tokens);
+    call.item_rows = rows_of(config, tokens, top_k);
     std::vector<std::vector<int64_t>> found;
     for (const bool down : {false, true}) {
       const nvfp4::Chosen c = nvfp4::choose(call, config, limits_, down);
@@ -156,8 +156,8 @@ class Layer {
   }
 
  private:
-  static int rows_of(const nvfp4::MoeConfig& config, int64_t tokens) {
-    return config.item_rows > 0 ? config.item_rows : nvfp4::item_rows_of(static_cast<int>(tokens));
+  int rows_of(const nvfp4::MoeConfig& config, int64_t tokens, int64_t top_k) const {
+    return config.item_rows > 0 ? config.item_rows : nvfp4::item_rows_of(tokens, top_k, call_.experts);
   }
 
   static void check_slots(int64_t tokens, int64_t top_k) {
@@ -177,15 +177,15 @@ class Layer {
     require(x.device() == device && ids.device() == device && weights.device() == device,
             "x, ids and weights must be on ", device);
     check_slots(ids.size(0), ids.size(1));
-    require(config.item_rows == 0 || config.item_rows == 4 || config.item_rows == 8 || config.item_rows == 16,
-            "item_rows is ", config.item_rows, "; it must be 4, 8 or 16");
-    require(config.depth == 0 || config.depth == 4 || config.depth == 6 || config.depth == 8 || config.depth == 12 ||
-                config.depth == 16,
-            "depth is ", config.depth, "; it must be 4, 6, 8, 12 or 16");
+    require((config.item_rows >= 0 && config.item_rows <= 2) || config.item_rows == 4 || config.item_rows == 8 || config.item_rows == 16,
+            "item_rows is ", config.item_rows, "; it must be 1, 2, 4, 8 or 16");
+    const int d = config.depth;
+    require(d == 0 || d == 4 || d == 6 || d == 8 || d == 12 || d == 16 || (limits_.capability >= 90 && d >= 2 && d <= 16),
+            "depth is ", d, "; it must be 4, 6, 8, 12 or 16, from sm_90 on 2 to 16");
     nvfp4::MoeCall call = call_;
     call.tokens = static_cast<int>(x.size(0));
     call.top_k = static_cast<int>(ids.size(1));
-    call.item_rows = rows_of(config, x.size(0));
+    call.item_rows = rows_of(config, x.size(0), ids.size(1));
     call.x = static_cast<const uint16_t*>(x.data_ptr());
     call.x_stride = x.stride(0);
     call.ids = ids.data_ptr<int64_t>();

@@ -45,13 +45,27 @@ Starters select(const MoeConfig& config) {
 
 constexpr int kStageBlocks = 128;
 constexpr int kDepths[] = {16, 12, 8, 6, 4};
+constexpr int kDeepest = 16;
+constexpr size_t kInFlight = 32 * 1024;  // weights that a block should have asked for
 
 int blocks_of(const MoeConfig& config, const DeviceLimits& limits) {
   return config.blocks > 0 ? config.blocks : limits.multiprocessors;
 }
 
-// As many warps as the units need at most; stages that fit. Ring-deep keeps to half of the shared memory where that leaves
-// it 6 stages, so that down's first weights come while gate-up runs.
+// Shared memory of gate-up's block and of down's where both are to be on every multiprocessor, one of each: down asks for more
+// than half, so that two never share one; gate-up for less than the rest and, so that the next call's does not come in beside
+// it, for more than half of that.
+struct Shares {
+  size_t gate_up_least, gate_up_most, down;
+};
+
+Shares shares(const DeviceLimits& limits) {
+  const size_t half = (limits.shared_bytes - 2048) / 2;
+  return {limits.shared_bytes / 4, half - 2048, half + 2048};
+}
+
+// As many warps as the units need at most; stages that fit. Ring-deep keeps to its share of the shared memory where that holds
+// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise.
 Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, const Starters& kernels, bool down) {
   const Matrix& m = down ? call.down : call.gate_up;
   const int blocks = blocks_of(config, limits);
@@ -61,29 +75,42 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
   if (config.warps > 0) warps = std::min(warps, config.warps);
   warps = std::max(warps, 1);
   if (config.pipeline == kRegs) return {warps, 0, 0};
-  const int sections = !down && call.gated ? 2 : 1;
-  const size_t stage = stage_bytes(kernels.atoms * sections * kSectionBytes, call.item_rows);
+  const int weights = kernels.atoms * (!down && call.gated ? 2 : 1) * kSectionBytes;
+  const bool bulk = config.pipeline == kDeep && NVFP4_BULK && limits.capability >= 90;
+  const size_t stage = bulk ? bulk_stage_bytes(weights / kSectionBytes, call.item_rows) : stage_bytes(weights, call.item_rows);
+  const size_t stage_weights = bulk ? kBulkTiles * kSectionBytes : weights;
+  auto warp_bytes = [&](int depth) { return (bulk ? kBulkHeaderBytes : 0) + depth * stage; };
   int depth = Ring::kDepth;
   if (config.pipeline == kDeep) {
     depth = config.depth;
     if (depth == 0) {
       auto deepest = [&](size_t budget) {
-        for (int d : kDepths) {
-          if (warps * d * stage <= budget) return d;
+        if (bulk) {
+          int d = kDeepest;
+          while (d > 2 && warps * warp_bytes(d) > budget) --d;
+          return d;
         }
-        return 0;
+        for (int d : kDepths) {
+          if (warps * warp_bytes(d) <= budget) return d;
+        }
+        return kDepths[std::size(kDepths) - 1];
       };
-      const size_t half = (limits.shared_bytes - 2048) / 2;
-      const size_t budget = config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024) : half;
+      const Shares share = shares(limits);
+      const size_t budget = config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024)
+                                                  : down ? share.down : share.gate_up_most;
       depth = deepest(budget);
-      if (depth < 6) depth = deepest(limits.shared_bytes);
-      if (depth == 0) depth = 4;
+      const bool enough = depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
+      if (!enough && config.shared_kib == 0) depth = deepest(limits.shared_bytes);
     }
   }
-  const size_t fitting = limits.shared_bytes / (depth * stage);
+  const size_t fitting = limits.shared_bytes / warp_bytes(depth);
   if (fitting == 0) throw std::invalid_argument("a thread block's shared memory does not hold this ring");
   warps = std::min(warps, static_cast<int>(fitting));
-  return {warps, depth, static_cast<int>(warps * depth * stage)};
+  size_t bytes = warps * warp_bytes(depth);
+  if (config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors) {
+    bytes = std::max(bytes, down ? shares(limits).down : shares(limits).gate_up_least);
+  }
+  return {warps, depth, static_cast<int>(bytes)};
 }
 
 }  // namespace

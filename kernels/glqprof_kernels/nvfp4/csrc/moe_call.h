@@ -61,7 +61,7 @@ struct MoeCall {
   // Workspace of one run object.
   int* plan;      // header and items
   uint16_t* h;    // [tokens * top_k, inter] bf16, rows in the plan's order
-  int item_rows;  // rows of an item at most: 4, 8 or 16
+  int item_rows;  // rows of an item at most: 1, 2, 4, 8 or 16
   int item_capacity;
 };
 
@@ -102,8 +102,13 @@ inline size_t carve_workspace(MoeCall& call, char* base, int64_t element_stride 
   return used;
 }
 
-// Fewer rows an item where few tokens come: less shared memory for inputs. Which rows share an item changes no byte.
-inline int item_rows_of(int tokens) { return tokens <= 4 ? 4 : tokens <= 8 ? 8 : kItemRows; }
+// Fewer rows an item where few tokens come or few of them meet at an expert: less shared memory for inputs. Which rows share
+// an item changes no byte.
+inline int item_rows_of(int64_t tokens, int64_t top_k, int64_t experts) {
+  if (tokens <= 2) return static_cast<int>(tokens < 1 ? 1 : tokens);
+  if (tokens <= 4 || tokens * top_k <= experts) return 4;
+  return tokens <= 8 ? 8 : kItemRows;
+}
 
 enum Schedule : int { kBase = 0, kWaves = 1, kHalf = 2 };
 enum Pipeline : int { kRegs = 0, kRing = 1, kDeep = 2 };
@@ -111,10 +116,10 @@ enum Pipeline : int { kRegs = 0, kRing = 1, kDeep = 2 };
 struct MoeConfig {
   int schedule = kBase;
   int pipeline = kRing;
-  int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half: 16)
-  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16); 0: by the shared memory
-  int shared_kib = 0;    // what a block of ring-deep may take; 0: half of a multiprocessor's
-  int item_rows = 0;     // 4, 8 or 16; 0: by the tokens
+  int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half-regs: 16)
+  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16); 0: by the shared memory
+  int shared_kib = 0;    // what ring-deep's stages may take of a block's; 0: gate-up's and down's share (launch.cu)
+  int item_rows = 0;     // 1, 2, 4, 8 or 16; 0: by the tokens
   int blocks = 0;        // thread blocks; 0: one a multiprocessor
   bool dependent = true;  // programmatic dependent launch
 };

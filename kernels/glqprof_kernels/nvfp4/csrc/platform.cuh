@@ -8,11 +8,20 @@
 #if defined(GLQ_EMULATE)
 
 #include "nvfp4_emulation.h"
+#if !defined(NVFP4_BULK)
+#define NVFP4_BULK 1
+#endif
 #define NVFP4_LAUNCH_BOUNDS(threads, blocks)
 
 #else
 
 #include <cuda_bf16.h>
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define NVFP4_BULK 0
+#else
+#define NVFP4_BULK 1
+#endif
 
 #define NVFP4_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 
@@ -88,6 +97,44 @@ template <int PENDING>
 __device__ __forceinline__ void wait_copy_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+
+#if NVFP4_BULK
+// The bulk copy engine: 16-byte pieces, which a barrier in shared memory counts. A barrier has one arrival a round, that of
+// expect_bytes; wait_barrier returns when the round of this parity (0 first) has got all it expects.
+__device__ __forceinline__ void init_barrier(SharedAddress barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void expect_bytes(SharedAddress barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulk_copy(SharedAddress to, const void* from, int bytes, SharedAddress barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void wait_barrier(SharedAddress barrier, uint32_t parity) {
+  uint32_t done = 0;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (done == 0);
+}
+// True for one lane of the warp.
+__device__ __forceinline__ bool elect_lane() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+__device__ __forceinline__ void store_shared8(SharedAddress to, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+#endif
+
+__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 __device__ __forceinline__ uint4 load_shared16(SharedAddress from) {
   uint4 v;

@@ -86,9 +86,10 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int, Regs) {
   if (E::kDown) glq::let_next_kernel_start();
   glq::wait_for_previous_kernel();
   if (!E::kDown) glq::let_next_kernel_start();
-  const UnitList<S, E> list(call);
-  for (int index = list.index; index < list.units; index += list.stride()) {
-    const Unit unit = list.at(index);
+  UnitList<S, E> list(call);
+  list.read_plan();
+  for (int index = list.index; index < list.end; index += list.step) {
+    const Unit unit = list.at(index, list.word(index));
     if (unit.count <= 4) {
       run_unit_regs<S, E, 4>(call, unit);
     } else if (unit.count <= 8) {

@@ -63,7 +63,7 @@ struct Source {
   }
 
   // Bytes of inputs in a stage.
-  __device__ __forceinline__ int weights_at() const { return call.item_rows * kSlotColumns * 2; }
+  __device__ __forceinline__ int weights_at() const { return ring_rows(call.item_rows) * kSlotColumns * 2; }
 
   // Where 16 bytes of a row's inputs lie in a stage: so that the 8-byte loads of half a warp meet no bank twice.
   __device__ __forceinline__ static int input_at(int row, int chunk) { return row * 128 + (chunk ^ (2 * (row % 4))) * 16; }
@@ -72,10 +72,10 @@ struct Source {
   __device__ __forceinline__ static int first_input(int lane) { return min(max(lane - kScaleLanes, 0), kFirstRows * 8 - 1); }
 
   __device__ __forceinline__ void open() {
-    if (list.index < list.units) {
+    if (list.index < list.end) {
       const int lane = threadIdx.x % 32;
-      const Unit unit = list.at(list.index);
-      list.index += list.stride();
+      const Unit unit = list.at(list.index, list.word(list.index));
+      list.index += list.step;
       left = m.slots;
       count = unit.count;
       const uint8_t* tiles = unit_tiles<S, E>(m, unit);
@@ -231,14 +231,14 @@ __device__ __forceinline__ void run_unit_ring(const MoeCall& call, const Unit& u
   finish_unit<S, E, COLUMNS>(call, unit, scale, acc);
 }
 
-// `depth` stages a warp.
+// `depth` stages a warp; Deep here below sm_90.
 template <class S, class E, class P>
-__device__ __forceinline__ void run_units(const MoeCall& call, int depth_given, P) {
+__device__ __forceinline__ void run_units_ring(const MoeCall& call, int depth_given) {
   using F = Shape<S, E>;
   GLQ_DYNAMIC_SHARED(SharedLine, lines);
   const int depth = P::kDepth > 0 ? P::kDepth : depth_given;
   Stages stages;
-  stages.bytes = F::kStageWeights + call.item_rows * kSlotColumns * 2;
+  stages.bytes = F::kStageWeights + ring_rows(call.item_rows) * kSlotColumns * 2;
   stages.begin = shared_address(lines) + threadIdx.x / 32 * depth * stages.bytes;
   stages.end = stages.begin + depth * stages.bytes;
   stages.now = stages.begin;
@@ -251,6 +251,7 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int depth_given, 
     glq::let_next_kernel_start();
   }
   Source<S, E> source(call);
+  source.list.read_plan();
   UnitList<S, E> list = source.list;
   if (E::kDown) {
     // The plan was there before gate-up began: the first codes come while gate-up still runs; scales, and its results, then.
@@ -270,8 +271,8 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int depth_given, 
       end_copy_group();
     }
   }
-  for (int index = list.index; index < list.units; index += list.stride()) {
-    const Unit unit = list.at(index);
+  for (int index = list.index; index < list.end; index += list.step) {
+    const Unit unit = list.at(index, list.word(index));
     if (unit.count <= 4) {
       run_unit_ring<S, E, P, 4>(call, unit, source, stages, depth);
     } else if (unit.count <= 8) {
@@ -282,5 +283,17 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int depth_given, 
   }
   wait_copy_groups<0>();
 }
+
+template <class S, class E>
+__device__ __forceinline__ void run_units(const MoeCall& call, int depth, Ring) {
+  run_units_ring<S, E, Ring>(call, depth);
+}
+
+#if !NVFP4_BULK
+template <class S, class E>
+__device__ __forceinline__ void run_units(const MoeCall& call, int depth, Deep) {
+  run_units_ring<S, E, Deep>(call, depth);
+}
+#endif
 
 }  // namespace nvfp4

@@ -50,9 +50,26 @@ struct Shape {
   static constexpr int kStageWeights = (kWeightBytes + 127) / 128 * 128;
 };
 
+// Rows that a stage of a ring has room for: its first copy brings up to three, there or not.
+__host__ __device__ inline int ring_rows(int item_rows) { return item_rows < 4 ? 4 : item_rows; }
 inline size_t stage_bytes(int weight_bytes, int item_rows) {
-  return static_cast<size_t>((weight_bytes + 127) / 128 * 128 + item_rows * kSlotColumns * 2);
+  return static_cast<size_t>((weight_bytes + 127) / 128 * 128 + ring_rows(item_rows) * kSlotColumns * 2);
 }
+
+// Ring-deep from sm_90 on: a stage has 2304 bytes of weights, one slot of two gated atoms or more slots of less; rows of its
+// inputs lie so that the 8-byte loads of half a warp meet no bank twice.
+constexpr int kBulkTiles = 4;
+constexpr int kBulkBarrierBytes = 128;  // of up to 16 stages
+constexpr int kBulkHeaderBytes = kBulkBarrierBytes + 64;
+__host__ __device__ constexpr int bulk_input_bytes(int slots) { return slots * kSlotColumns * 2 + 32; }
+__host__ __device__ inline int bulk_stage_bytes(int tiles, int item_rows) {
+  return kBulkTiles * kSectionBytes + item_rows * bulk_input_bytes(kBulkTiles / tiles);
+}
+
+template <bool VALUE>
+struct Flag {
+  static constexpr bool kValue = VALUE;
+};
 
 // A unit as every lane of its warp knows it.
 struct Unit {
@@ -63,35 +80,62 @@ struct Unit {
   int group;  // of output columns
 };
 
-// The units of this launch, and which are this warp's.
+// The units of this launch, and which are this warp's: index, index + step and so on, below end.
 template <class S, class E>
 struct UnitList {
   const MoeCall& call;
   int per_item;
-  int units;
-  int index;  // this warp's next
+  int index, step, end;
 
+  int first_word;  // what at() needs of memory for the first; grouped: read when it is asked for
+
+  // Reads nothing of what the kernel before writes.
   __device__ __forceinline__ explicit UnitList(const MoeCall& call_) : call(call_) {
     const Matrix& m = E::kDown ? call.down : call.gate_up;
     // From a shuffle the compiler knows that all lanes agree: branches need no convergence barrier, values one register.
     const int warps = blockDim.x / 32, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     per_item = m.columns / Shape<S, E>::kColumns;
-    units = __shfl_sync(0xFFFFFFFFu, __ldcg(call.plan), 0) * per_item;
-    index = S::kGrouped ? blockIdx.x * warps + warp : warp * gridDim.x + blockIdx.x;
+    index = S::kGrouped ? warp : warp * gridDim.x + blockIdx.x;
+    step = S::kGrouped ? warps : warps * gridDim.x;
+    end = 0;
+    first_word = 0;
   }
 
-  __device__ __forceinline__ static int stride() { return gridDim.x * (blockDim.x / 32); }
+  __device__ __forceinline__ int first_item() const { return min(index / per_item, call.item_capacity - 1); }
+
+  // The plan may be old, so that L2 has it no more: asked for while the kernel before still runs.
+  __device__ __forceinline__ void prefetch() const {
+    if (threadIdx.x % 32 == 0) {
+      prefetch_l2(call.plan);
+      if (!S::kGrouped) prefetch_l2(call.plan + kPlanHeader + static_cast<int64_t>(first_item()) * kItemWords);
+    }
+  }
+
+  __device__ __forceinline__ void read_plan() {
+    if (!S::kGrouped) first_word = word_of(first_item());
+    const int units = __shfl_sync(0xFFFFFFFFu, __ldcg(call.plan), 0) * per_item;
+    end = units;
+    if (S::kGrouped) {
+      // A range a block: all blocks have work, where there are as many units.
+      index += static_cast<int>(static_cast<int64_t>(units) * blockIdx.x / gridDim.x);
+      end = static_cast<int>(static_cast<int64_t>(units) * (blockIdx.x + 1) / gridDim.x);
+      if (index < end) first_word = word(index);
+    }
+  }
 
   __device__ __forceinline__ int word_of(int item) const {
     return __ldcg(call.plan + kPlanHeader + static_cast<int64_t>(item) * kItemWords + threadIdx.x % 32);
   }
 
-  // `unit` below `units`.
-  __device__ __forceinline__ Unit at(int unit) const {
+  // What at() needs of memory, so that it can be asked for early; `unit` below the number of units.
+  __device__ __forceinline__ int word(int unit) const { return word_of(unit / per_item); }
+  // Of the unit after `unit`, if there is one; else `other`.
+  __device__ __forceinline__ int word_after(int unit, int other) const { return unit + step < end ? word(unit + step) : other; }
+
+  __device__ __forceinline__ Unit at(int unit, int word) const {
     Unit found;
-    const int item = unit / per_item;
-    found.item_word = word_of(item);
-    found.group = unit - item * per_item;
+    found.item_word = word;
+    found.group = unit - unit / per_item * per_item;
     if (S::kGrouped) {
       const int number = __shfl_sync(0xFFFFFFFFu, found.item_word, kGroupItems);
       if (number > 1) {
