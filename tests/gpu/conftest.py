@@ -12,7 +12,7 @@ import pytest
 
 RECORD = "GLQPROF_GPU_RECORD"
 COMMIT = "GLQPROF_COMMIT"
-"""Tells the commit where the tree under test is no git checkout."""
+"""Tells the commit where the tree under test is no git checkout, or one that was made before the commit."""
 
 _outcomes: dict[str, dict[str, object]] = {}
 
@@ -70,7 +70,9 @@ def _commit() -> dict[str, object]:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
+    if COMMIT in os.environ:
+        return {"commit": os.environ[COMMIT], "dirty": None}
     try:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": os.environ.get(COMMIT, "unknown"), "dirty": None}
+        return {"commit": "unknown", "dirty": None}

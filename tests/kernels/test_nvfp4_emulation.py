@@ -260,6 +260,7 @@ def test_outputs_of_the_experts(emulated, dtype) -> None:
 FAULTS = [
     ("ring.cuh", "wait_copy_groups<Ring::kDepth - 2>()", "wait_copy_groups<Ring::kDepth - 1>()"),
     ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
+    ("ring.cuh", "copy16_group_if(lane < kBusyLanes,", "copy16_group_if(true,"),
     ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
     ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
     ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
@@ -288,7 +289,7 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
         buffer[:, : shape[0]] = x
         x = buffer[:, : shape[0]]  # beyond k lies what must not be read
         want = case.want(x, ids, weights)
-        for variant in ("base-regs", "base-ring", "half-deep"):
+        for variant in ("base-regs", "base-ring", "half-ring", "half-deep"):
             try:
                 got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=2)[0]
             except RuntimeError:

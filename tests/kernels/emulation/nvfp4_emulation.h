@@ -13,8 +13,6 @@ struct alignas(8) int2 {
 };
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline int __popc(unsigned int value) { return __builtin_popcount(value); }
 inline unsigned int __match_any_sync(unsigned int, unsigned int value) {
   const unsigned int mine = value;
   return emulation::exchanged({value}, [&](auto& lanes) {
@@ -145,12 +143,24 @@ inline CopyGroups& copy_groups() {
   static std::vector<CopyGroups> of_thread(1024);
   return of_thread[emulation::machine().thread_index];
 }
+// Whose copy is on its way to 16 bytes of shared memory: what racecheck calls a write-after-write hazard is a fault, equal bytes
+// or not.
+inline int& copies_to(SharedAddress to) {
+  static std::vector<int> owner(emulation::kSharedBytes / 16, -1);
+  return owner[to / 16];
+}
 inline void copy16_group(SharedAddress to, const void* from, int bytes = 16) {
   const bool placed = to % 16 == 0 && to + 16 <= emulation::kSharedBytes && reinterpret_cast<uintptr_t>(from) % 16 == 0;
   require(placed, "a misplaced asynchronous copy");
   if (!placed) return;
+  const int thread = static_cast<int>(emulation::machine().thread_index);
+  require(copies_to(to) == -1 || copies_to(to) == thread, "two threads copy to one place");
+  copies_to(to) = thread;
   std::memset(emulation::machine().shared + to, 0xA5, 16);
   copy_groups().groups.back().push_back({to, from, bytes});
+}
+inline void copy16_group_if(bool wanted, SharedAddress to, const void* from, int bytes) {
+  if (wanted) copy16_group(to, from, bytes);
 }
 inline void end_copy_group() { copy_groups().groups.emplace_back(); }
 template <int PENDING>
@@ -161,6 +171,7 @@ inline void wait_copy_groups() {
       unsigned char* to = emulation::machine().shared + copy.to;
       std::memset(to, 0, 16);
       std::memcpy(to, copy.from, static_cast<size_t>(copy.bytes));
+      copies_to(copy.to) = -1;
     }
     groups.pop_front();
   }

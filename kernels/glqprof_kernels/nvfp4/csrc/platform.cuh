@@ -91,6 +91,12 @@ __device__ __forceinline__ void copy16_group(SharedAddress to, const void* from)
 __device__ __forceinline__ void copy16_group(SharedAddress to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// By a predicate: a branch of some lanes would need a convergence barrier.
+__device__ __forceinline__ void copy16_group_if(bool wanted, SharedAddress to, const void* from, int bytes) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p cp.async.cg.shared.global [%0], [%1], 16, %2;\n}" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(static_cast<uint32_t>(wanted))
+               : "memory");
+}
 __device__ __forceinline__ void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // All of this thread's copy groups but the newest PENDING have arrived.
 template <int PENDING>

@@ -28,6 +28,7 @@ struct Source {
   static constexpr int kScaleLanes = F::kTiles * kScaleBytes / 16;
   static constexpr int kFirstRows = (32 - kScaleLanes) / 8;
   static constexpr int kMore = (kItemRows - kFirstRows + 3) / 4;
+  static constexpr int kBusyLanes = kScaleLanes + kFirstRows * 8;
   static constexpr int kAlways = 1 << 30;  // inputs left of a lane that copies scales
 
   const MoeCall& call;
@@ -68,7 +69,7 @@ struct Source {
   // Where 16 bytes of a row's inputs lie in a stage: so that the 8-byte loads of half a warp meet no bank twice.
   __device__ __forceinline__ static int input_at(int row, int chunk) { return row * 128 + (chunk ^ (2 * (row % 4))) * 16; }
 
-  // Which 16 bytes of the first rows a lane copies; lanes left over repeat the last.
+  // Which 16 bytes of the first rows a lane copies; lanes left over copy nothing.
   __device__ __forceinline__ static int first_input(int lane) { return min(max(lane - kScaleLanes, 0), kFirstRows * 8 - 1); }
 
   __device__ __forceinline__ void open() {
@@ -111,7 +112,8 @@ struct Source {
           }
         }
       }
-      if (REST) copy16_group(stage + other_at, other, other_left > 0 ? 16 : 0);
+      if (REST && kBusyLanes == 32) copy16_group(stage + other_at, other, other_left > 0 ? 16 : 0);
+      if (REST && kBusyLanes < 32) copy16_group_if(lane < kBusyLanes, stage + other_at, other, other_left > 0 ? 16 : 0);
       if (REST && __builtin_expect(count > kFirstRows, 0)) {
 #pragma unroll
         for (int i = 0; i < kMore; ++i) {
