@@ -158,8 +158,8 @@ def test_layers_of_several_sizes_share_a_workspace(emulated_fused) -> None:
     ("file", "old", "new"),
     [
         ("fused_transform.cuh", "  __syncthreads();\n  meanwhile", "  meanwhile"),
-        ("fused_kernel.cuh", "    call.done[slot] = 0;\n", ""),
-        ("fused_kernel.cuh", "    call.done[kFusedSlots + slot] = 0;\n", ""),
+        ("fused_output.cuh", "    call.done[slot] = 0;\n", ""),
+        ("fused_output.cuh", "    call.done[kFusedSlots + slot] = 0;\n", ""),
         ("fused_kernel.cuh", "        count_units(call, shared.batch, slot);\n", ""),
         ("fused_kernel.cuh", "shared.first_slot[t] == shared.first_slot[t + 1]", "false"),
         ("fused_kernel.cuh", "shared.batch.end, shared.batch.last);", "shared.batch.end + 1, shared.batch.last);"),
