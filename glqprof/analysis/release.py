@@ -1,0 +1,335 @@
+"""A release's figures: every one from a named source, none where no source holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from glqprof.analysis.answers import NO
+from glqprof.analysis.breakdown import Breakdown
+from glqprof.analysis.compare import Comparison, Pair, compare, verdict_of
+from glqprof.analysis.release_facts import Facts, bench_facts, capture_facts, decode_facts, differences, unsaid
+from glqprof.analysis.release_kernels import KernelLine, kernel_line, variant_at
+from glqprof.analysis.release_shares import Share, nested_shares
+from glqprof.errors import InputError
+from glqprof.traces.schema.bench import BenchResult
+from glqprof.traces.schema.manifest import Untraced
+from glqprof.traces.schema.release import FloorSpec, KernelsSpec, NamedBench, NamedDecode, ReleaseSpec, RowSpec, shown_name
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was read for one row of the specification."""
+
+    spec: RowSpec
+    capture: Breakdown | None = None
+    decode: NamedDecode | None = None
+    bench: NamedBench | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that figures come from. ``kind``: capture, decode or bench; ``says``: what it is, as it tells itself."""
+
+    number: int
+    kind: str
+    name: str
+    says: str
+
+
+@dataclass(frozen=True)
+class ReleaseRow:
+    """One row. ``tok_s`` is untraced, ``rate_source`` the source it is from; ``factor`` over the first row's.
+
+    ``capture``: the breakdown of the row's capture, whose untraced run is the row's; ``sha``: hash of the decoded
+    tokens and how many these were, where it says.
+    """
+
+    label: str
+    notes: str
+    is_reference: bool
+    tok_s: float | None = None
+    statistic: str = ""
+    factor: float | None = None
+    rate_source: int | None = None
+    capture: Breakdown | None = None
+    capture_source: int | None = None
+    sha: str | None = None
+    sha_of: tuple[int | None, int | None] = (None, None)
+    sha_source: int | None = None
+
+    @property
+    def gpu_busy_share(self) -> float | None:
+        """Share of the traced wall time with work on the GPU, over all GPUs."""
+        if self.capture is None or not len(self.capture.wall):
+            return None
+        wall = self.capture.wall
+        return float(wall.loc[wall["kind"] == "gpu", "ns"].sum() / wall["ns"].sum())
+
+    @property
+    def busy_ms_per_token(self) -> float | None:
+        """Traced milliseconds a token with work on the GPU, mean over the GPUs."""
+        share = self.gpu_busy_share
+        if share is None or self.capture is None:
+            return None
+        wall_ms = self.capture.per_token(self.capture.window.wall_ns / 1e6)
+        return None if wall_ms is None else share * wall_ms
+
+    def per_token(self, count: str) -> float | None:
+        """``kernels``, ``syncs`` or ``blocking_copies`` a token, as the capture counts them."""
+        b = self.capture
+        if b is None or (count != "kernels" and b.host is None):
+            return None
+        if count == "kernels":
+            return b.per_token(sum(d.kernel_count for d in b.devices))
+        assert b.host is not None
+        return b.per_token((b.host.sync if count == "syncs" else b.host.blocking_copies).calls)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least milliseconds a token of the reference; ``of`` says what it is of, ``sources`` the files behind it."""
+
+    ms_per_token: float
+    tok_s: float
+    of: str
+    whole_token: bool
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The last row against the reference. ``ratio``: of their tokens a second; ``comparison`` where both have captures
+    that compare."""
+
+    last: ReleaseRow
+    reference: ReleaseRow
+    ratio: float | None
+    verdict: str
+    reason: str
+    floor: Floor | None
+    comparison: Comparison | None
+
+
+@dataclass
+class ReleaseNotes:
+    """Everything that is printed. ``paths``: rows, then references. ``now``: the last row with a capture, ``shares`` its
+    nested account. ``host``: the first row with a capture against the last. ``changes``: a comparison per change of the
+    specification. ``missing``: sentences on figures that no source holds; ``mixed``: what is not like for like."""
+
+    spec: ReleaseSpec
+    paths: list[ReleaseRow]
+    sources: list[Source]
+    facts: list[Facts]
+    mixed: list[str]
+    unsaid: list[str]
+    now: ReleaseRow | None = None
+    shares: list[Share] = field(default_factory=list)
+    host: tuple[ReleaseRow, ReleaseRow, Comparison] | None = None
+    changes: list[tuple[ReleaseRow, ReleaseRow, Comparison] | None] = field(default_factory=list)
+    kernels: list[KernelLine] = field(default_factory=list)
+    gap: Gap | None = None
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[ReleaseRow]:
+        """Without the references."""
+        return [p for p in self.paths if not p.is_reference]
+
+
+def release_notes(
+    spec: ReleaseSpec,
+    evidence: Sequence[Evidence],
+    benches: Sequence[tuple[KernelsSpec, NamedBench]] = (),
+    floor_bench: NamedBench | None = None,
+    *,
+    subject: object = "release notes",
+    allow_mixed: bool = False,
+) -> ReleaseNotes:
+    """Put the figures together.
+
+    ``evidence``: one for each of ``spec.rows``. ``subject`` names the specification in errors. Raises InputError when
+    the sources differ in GPU, workload, batch or prompt and ``allow_mixed`` is not set, or a bench lacks a variant.
+    """
+    sources = _Sources()
+    paths = [_path(e, i >= len(spec.row), sources) for i, e in enumerate(evidence)]
+    first = paths[0].tok_s
+    paths = [replace(p, factor=p.tok_s / first if p.tok_s and first else None) for p in paths]
+    kernels = _kernel_lines(evidence, benches, sources)
+    if floor_bench:
+        sources.bench(floor_bench, "floor")
+    mixed = differences(sources.facts)
+    if mixed and not allow_mixed:
+        raise InputError(subject, f"{'; '.join(mixed)}; keep rows like for like, or give --allow-mixed to print them")
+    notes = ReleaseNotes(spec, paths, sources.listed, sources.facts, mixed, unsaid(sources.facts), kernels=kernels)
+    captured = [p for p in notes.rows if p.capture is not None]
+    if captured:
+        notes.now = captured[-1]
+        assert notes.now.capture is not None
+        notes.shares = nested_shares(notes.now.capture)
+        if len(captured) > 1:
+            notes.host = _pair(captured[0], captured[-1], notes.missing)
+    named = {p.label: p for p in paths}
+    for change in spec.change:
+        pair = change.before is not None and change.after is not None
+        notes.changes.append(_pair(named[change.before or ""], named[change.after or ""], notes.missing) if pair else None)
+    if spec.gap:
+        floor = _floor(spec.gap.floor, floor_bench, sources) if spec.gap.floor else None
+        notes.gap = _gap(notes.rows[-1], named[spec.gap.reference], floor)
+    notes.missing[:] = list(dict.fromkeys(_missing(notes) + notes.missing))
+    return notes
+
+
+class _Sources:
+    """Numbers files in the order in which they are met, and collects what they say."""
+
+    def __init__(self) -> None:
+        self.listed: list[Source] = []
+        self.facts: list[Facts] = []
+
+    def _number(self, kind: str, name: str, says: str) -> int:
+        for source in self.listed:
+            if (source.kind, source.name) == (kind, name):
+                return source.number
+        self.listed.append(Source(len(self.listed) + 1, kind, name, says))
+        return len(self.listed)
+
+    def capture(self, name: str, owner: str, b: Breakdown) -> int:
+        m = b.manifest
+        parts = [f"{m.tool} {m.tool_version}" if m else f"{b.trace.info.tool} {b.trace.info.tool_version}"]
+        parts += [f"{len(b.window.steps)} steps traced"] if len(b.window.steps) else []
+        parts += [f"recorded {m.captured_at}"] if m and m.captured_at else []
+        parts += [m.source] if m and m.source else []
+        number = self._number("capture", name, "; ".join(p.strip() for p in parts))
+        self.facts.append(capture_facts(owner, number, b))
+        return number
+
+    def decode(self, decode: NamedDecode, owner: str) -> int:
+        run = decode.run
+        parts = [f"untraced run of {run.variant or run.workload or 'a decode'}"]
+        parts += [f"prompt of {run.prompt:,} tokens"] if run.prompt else []
+        parts += [f"{run.tokens:,} tokens decoded"] if run.tokens else []
+        number = self._number("decode", decode.name, ", ".join(parts))
+        self.facts.append(decode_facts(owner, number, run))
+        return number
+
+    def bench(self, bench: NamedBench, owner: str) -> int:
+        r = bench.result
+        says = f"{r.group} at {r.geometry}, {r.layers} layers, inputs {r.cache.state}, baseline {r.baseline}"
+        number = self._number("bench", bench.name, says)
+        self.facts.append(bench_facts(owner, number, r))
+        return number
+
+
+def _path(e: Evidence, is_reference: bool, sources: _Sources) -> ReleaseRow:
+    spec, capture, untraced = e.spec, e.capture, None
+    path = ReleaseRow(spec.label, spec.notes, is_reference)
+    if capture is not None:
+        number = sources.capture(shown_name(spec.capture or ""), spec.label, capture)
+        m = capture.manifest
+        sha = m.token_sha if m else None
+        path = replace(path, capture_source=number, sha=sha, sha_of=(None, m.tokens if m else None), sha_source=number)
+        untraced = capture.untraced
+        path = replace(path, rate_source=number if untraced else None)
+    if e.decode is not None:
+        run, number = e.decode.run, sources.decode(e.decode, spec.label)
+        untraced = Untraced(run.tok_s, run.ms_per_token, f"{run.tokens:,} tokens" if run.tokens else "one run")
+        path = replace(path, rate_source=number)
+        if run.token_sha:
+            path = replace(path, sha=run.token_sha, sha_of=(run.prompt, run.tokens), sha_source=number)
+    if e.bench is not None:
+        sources.bench(e.bench, spec.label)
+    if untraced is not None:
+        path = replace(path, tok_s=untraced.tok_s, statistic=untraced.statistic)
+        if capture is not None and capture.untraced != untraced:
+            traced = capture.per_token(capture.window.wall_ns / 1e6)
+            known = traced is not None and capture.answers["wall_time"].answer != NO
+            inflation = traced / untraced.ms_per_token if known and traced is not None else None
+            capture = replace(capture, untraced=untraced, inflation=inflation)
+    return replace(path, capture=capture)
+
+
+def _kernel_lines(
+    evidence: Sequence[Evidence], benches: Sequence[tuple[KernelsSpec, NamedBench]], sources: _Sources
+) -> list[KernelLine]:
+    lines = []
+    for e in evidence:
+        if e.bench is not None:
+            assert e.spec.variant is not None
+            number = sources.bench(e.bench, e.spec.label)
+            lines.append(kernel_line(e.bench, e.spec.variant, e.spec.bench_rows, number))
+    for spec, bench in benches:
+        number = sources.bench(bench, bench.name)
+        variants = spec.variants or list(dict.fromkeys(v.name for v in bench.result.variants))
+        lines += [kernel_line(bench, variant, rows, number) for rows in spec.bench_rows for variant in variants]
+    return list(dict.fromkeys(lines))
+
+
+def _pair(before: ReleaseRow, after: ReleaseRow, missing: list[str]) -> tuple[ReleaseRow, ReleaseRow, Comparison] | None:
+    lacking = [p.label for p in (before, after) if p.capture is None]
+    if lacking:
+        missing.append(f"Counts of {before.label} against {after.label}: no capture of {' and '.join(lacking)}.")
+        return None
+    assert before.capture is not None
+    assert after.capture is not None
+    try:
+        (comparison,) = compare(before.capture, after.capture)
+    except InputError as error:
+        missing.append(f"Counts of {before.label} against {after.label}: {error}.")
+        return None
+    if comparison.unit != "token":
+        missing.append(f"Counts of {before.label} against {after.label}: a capture marks no decode_token ranges.")
+        return None
+    return before, after, comparison
+
+
+def _floor(spec: FloorSpec, bench: NamedBench | None, sources: _Sources) -> Floor:
+    if spec.ms_per_token is not None:
+        return Floor(spec.ms_per_token, 1e3 / spec.ms_per_token, spec.source, True, ())
+    assert bench is not None
+    number = (sources.bench(bench, "floor"),)
+    result: BenchResult = bench.result
+    if spec.bytes_per_token is not None:
+        rate = result.device.copy_gb_s
+        if not rate:
+            raise InputError(bench.name, "holds no copy rate (device.copy_gb_s); give the floor as ms_per_token")
+        ms = spec.bytes_per_token / rate / 1e6
+        of = f"{spec.bytes_per_token / 1e9:,.2f} GB ({spec.source}) at {rate:,.0f} GB/s, the copy rate of this GPU"
+        return Floor(ms, 1e3 / ms, of, True, number)
+    variant = variant_at(bench, spec.variant or "", spec.bench_rows)
+    if variant.floor_us is None:
+        raise InputError(bench.name, f"holds no floor_us of {variant.name}; give the floor as ms_per_token")
+    ms = variant.floor_us / 1e3
+    return Floor(ms, 1e3 / ms, f"{variant.name} of {result.group} alone, the rest of the token left out", False, number)
+
+
+def _gap(last: ReleaseRow, reference: ReleaseRow, floor: Floor | None) -> Gap:
+    ratio = last.tok_s / reference.tok_s if last.tok_s and reference.tok_s else None
+    pair = Pair(reference.tok_s, last.tok_s) if last.tok_s and reference.tok_s else None
+    found = _pair(reference, last, []) if reference is not last else None
+    comparison = found[2] if found else None
+    verdict, reason = (comparison.verdict, comparison.reason) if comparison else verdict_of(pair, None)
+    return Gap(last, reference, ratio, verdict, reason, floor, comparison)
+
+
+def _missing(notes: ReleaseNotes) -> list[str]:
+    found = []
+    for p in notes.paths:
+        if p.tok_s is None:
+            found.append(f"tok/s of {p.label}: its sources hold no untraced run of a whole decode.")
+        if p.capture is None:
+            found.append(f"Counts and GPU time of {p.label}: no capture.")
+        elif not len(p.capture.wall):
+            found.append(f"Where the time of {p.label} goes: {p.capture.answers['gpu_idle']}.")
+        elif not p.capture.tokens:
+            found.append(f"Counts a token of {p.label}: its capture marks no decode_token ranges.")
+    if notes.now is not None and notes.now is not notes.rows[-1]:
+        found.append(f"Where the time of {notes.rows[-1].label} goes: no capture; shown is {notes.now.label}.")
+    if notes.spec.gap and notes.spec.gap.floor is None:
+        found.append(f"A floor of {notes.spec.gap.reference}: the specification gives none.")
+    if not notes.kernels:
+        found.append("Whether bits are the same: no bench file.")
+    silent = [p.label for p in notes.paths if p.sha is None]
+    if silent:
+        found.append(f"token_sha of {', '.join(silent)}: not recorded.")
+    return found

@@ -1,0 +1,196 @@
+"""The tables of a release note, which the terminal, Markdown and CSV share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glqprof.analysis.release import Gap, ReleaseNotes, ReleaseRow
+from glqprof.reports.breakdown_document import IDLE_MEANING
+from glqprof.reports.document import Cell, Column, Document, Table, Text
+
+
+def release_document(notes: ReleaseNotes) -> Document:
+    """The tables for a terminal; the Markdown has the text around them too."""
+    document = Document(notes.spec.title, [Text([notes.spec.title], "headline")])
+    if notes.mixed:
+        document.parts.append(Text([f"not like for like: {m}" for m in notes.mixed], "warning"))
+    document.parts += [cumulative_table(notes), counts_table(notes)]
+    document.parts += [share_table(notes)] if notes.shares else []
+    document.parts += [host_table(notes)] if notes.host else []
+    document.parts += [kernel_table(notes)] if notes.kernels else []
+    if notes.gap and notes.gap.comparison:
+        document.parts.append(gap_table(notes.gap))
+    document.parts.append(source_table(notes))
+    if notes.missing:
+        document.parts.append(Text([f"missing: {m}" for m in notes.missing], "warning"))
+    return document
+
+
+def cite(*numbers: int | None) -> str:
+    """Source numbers as they stand in a cell, ``[1][2]``; each once."""
+    return "".join(f"[{n}]" for n in dict.fromkeys(numbers) if n is not None)
+
+
+def number(value: float | None, digits: int = 1) -> Cell:
+    """A count a token: whole where it is whole."""
+    if value is None:
+        return None
+    return round(value) if abs(value - round(value)) < 1e-9 else round(value, digits)
+
+
+def cumulative_table(notes: ReleaseNotes) -> Table:
+    """Path, untraced tok/s, factor over the first row, notes; references below."""
+    columns = [
+        Column("path", "path", text=True),
+        Column("tok/s, untraced", "tok_s"),
+        Column(f"over {notes.paths[0].label}", "factor", text=True),
+        Column("notes", "notes", text=True, flexible=True, wrap=True, markdown=True),
+        Column("source", "source", text=True, markdown=True),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for p in notes.paths:
+        factor = None if p.factor is None else f"{p.factor:.2f}×"
+        words = f"reference: {p.notes}" if p.is_reference and p.notes else "reference" if p.is_reference else p.notes
+        rows.append([p.label, p.tok_s, factor, words or None, cite(p.rate_source) or None])
+    return Table("Cumulative", columns, rows)
+
+
+def csv_table(notes: ReleaseNotes) -> Table:
+    """The two tables by path as one, sources by their files' names."""
+    cumulative, counts = cumulative_table(notes), counts_table(notes)
+    names = {s.number: s.name for s in notes.sources}
+    columns = [*cumulative.columns[:2], Column("factor", "factor"), *counts.columns[1:-1]]
+    columns += [Column("rate source", "rate_source", text=True), Column("counts source", "counts_source", text=True)]
+    rows: list[Sequence[Cell]] = []
+    for p, first, second in zip(notes.paths, cumulative.rows, counts.rows, strict=True):
+        sources = [names.get(p.rate_source or 0), names.get(p.capture_source or 0)]
+        rows.append([*first[:2], p.factor, *second[1:-1], *sources])
+    return Table("by path", columns, rows)
+
+
+def counts_table(notes: ReleaseNotes) -> Table:
+    """What the captures count of each path, a token."""
+    columns = [
+        Column("path", "path", text=True),
+        Column("GPU busy", "gpu_busy_share", percent=True),
+        Column("busy ms", "gpu_busy_ms_per_token"),
+        Column("launches", "kernels_per_token", digits=1),
+        Column("syncs", "syncs_per_token", digits=1),
+        Column("blocking copies", "blocking_copies_per_token", digits=1),
+        Column("inflation", "inflation"),
+        Column("source", "source", text=True, markdown=True),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for p in notes.paths:
+        counts = [number(p.per_token(c)) for c in ("kernels", "syncs", "blocking_copies")]
+        inflation = p.capture.inflation if p.capture else None
+        rows.append([p.label, p.gpu_busy_share, p.busy_ms_per_token, *counts, inflation, cite(p.capture_source) or None])
+    return Table("Counts by path, a token (traced)", columns, rows)
+
+
+def share_table(notes: ReleaseNotes) -> Table:
+    """The nested account; indented names."""
+    assert notes.now is not None
+    columns = [
+        Column("where", "where", text=True, flexible=True),
+        Column("wall", "share", percent=True),
+        Column("GPU time", "share_of_gpu_time", percent=True),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for s in notes.shares:
+        of_busy = None if s.busy_tenths is None else s.busy_tenths / 1000
+        rows.append(["  " * s.depth + s.name, s.tenths / 1000, of_busy])
+    return Table(f"Where the time goes: {notes.now.label} (traced)", columns, rows)
+
+
+def host_table(notes: ReleaseNotes) -> Table:
+    """Calls and idle states of the first captured row and of the last."""
+    assert notes.host is not None
+    before, after, comparison = notes.host
+    columns = [
+        Column("a token, traced", "what", text=True, flexible=True),
+        Column(before.label, "before"),
+        Column(after.label, "after"),
+        Column("change", "change", signed=True),
+        Column("source", "source", text=True, markdown=True),
+    ]
+    source = cite(before.capture_source, after.capture_source)
+    rows: list[Sequence[Cell]] = []
+    for count, words in (("syncs", "calls named *Synchronize"), ("blocking_copies", "blocking copies"),
+                         ("kernels", "kernel launches")):  # fmt: skip
+        old, new = before.per_token(count), after.per_token(count)
+        change = None if old is None or new is None else new - old
+        rows.append([words, number(old), number(new), number(change), source])
+    for r in comparison.rows.itertuples():
+        if r.kind == "idle":
+            meaning = IDLE_MEANING.get(str(r.row), "")
+            name = f"idle, ms: {r.row}" + (f" ({meaning})" if meaning else "")
+            rows.append([name, r.base_ms, r.cand_ms, r.delta_ms, source])
+    for kind, words in (("idle", "GPU idle in all, ms"), ("gpu", "GPU busy in all, ms")):
+        part = comparison.rows[comparison.rows["kind"] == kind]
+        rows.append([words, *(float(part[c].sum()) for c in ("base_ms", "cand_ms", "delta_ms")), source])
+    return Table(f"Host overhead: {before.label} and {after.label}", columns, rows)
+
+
+def kernel_table(notes: ReleaseNotes) -> Table:
+    """Kernels alone, as their bench files have them; of a variant that failed its checks no time."""
+    columns = [
+        Column("variant", "variant", text=True),
+        Column("rows", "rows"),
+        Column("eager µs", "eager_us", digits=0),
+        Column("graph µs", "graph_us", digits=0),
+        Column("eager ÷ base, 95 %", "eager_ratio_ci", text=True),
+        Column("launches", "launches"),
+        Column("waits", "syncs"),
+        Column("× floor", "floor_ratio", digits=1),
+        Column("checks", "checks", text=True, flexible=True, wrap=True),
+        Column("source", "source", text=True, markdown=True),
+    ]
+    rows: list[Sequence[Cell]] = []
+    for line in notes.kernels:
+        v, t = line.variant, line.variant.timings
+        name = v.name + (" (base)" if v.name == line.baseline else "")
+        shown: list[Cell] = [None] * 6
+        if not line.failed:
+            eager, graph = t.eager, t.graph
+            ratio = None
+            if eager and eager.ratio is not None and eager.ratio_ci and v.name != line.baseline:
+                ratio = f"{eager.ratio:.3f} ({eager.ratio_ci[0]:.3f}–{eager.ratio_ci[1]:.3f})"
+            times = [eager.median_us if eager else None, graph.median_us if graph else None]
+            shown = [*times, ratio, v.launches, v.syncs, v.floor_ratio]
+        checks = f"failed: {line.failed}" if line.failed else "passed"
+        rows.append([name, v.rows, *shown, checks, cite(line.source)])
+    return Table("Kernels alone: one call, all layers of a step (glqprof bench)", columns, rows)
+
+
+def gap_table(gap: Gap) -> Table:
+    """GPU time of the last row and of the reference, bucket by bucket."""
+    assert gap.comparison is not None
+    columns = [
+        Column("GPU time, ms a token, traced", "bucket", text=True, flexible=True),
+        Column(gap.reference.label, "reference_ms"),
+        Column(gap.last.label, "last_ms"),
+        Column("difference", "difference_ms", signed=True),
+        Column("source", "source", text=True, markdown=True),
+    ]
+    source = cite(gap.reference.capture_source, gap.last.capture_source)
+    busy = gap.comparison.rows[gap.comparison.rows["kind"] == "gpu"]
+    ordered = busy.loc[busy["delta_ms"].abs().sort_values(ascending=False, kind="stable").index]
+    rows: list[Sequence[Cell]] = [[str(r.row), r.base_ms, r.cand_ms, r.delta_ms, source] for r in ordered.itertuples()]
+    sums: list[Cell] = [float(busy[c].sum()) for c in ("base_ms", "cand_ms", "delta_ms")]
+    return Table("Remaining gap on the GPU", columns, rows, ["all", *sums, source])
+
+
+def source_table(notes: ReleaseNotes) -> Table:
+    """The files behind the figures."""
+    columns = [
+        Column("source", "source", text=True),
+        Column("kind", "kind", text=True),
+        Column("file", "file", text=True, flexible=True, wrap=True),
+    ]
+    return Table("Sources", columns, [[cite(s.number), s.kind, s.name] for s in notes.sources])
+
+
+def rate_of(row: ReleaseRow) -> str:
+    """Tokens a second with where they are from."""
+    return f"{row.tok_s:,.2f} tok/s {cite(row.rate_source)}" if row.tok_s is not None else "no untraced rate"
