@@ -108,7 +108,9 @@ def release_notes(spec: str | Path, *, allow_mixed: bool = False) -> ReleaseNote
     benches = [(k, bench(k.bench)) for k in content.kernels]
     floor = content.gap.floor if content.gap else None
     floor_bench = bench(floor.bench) if floor and floor.bench else None
-    decodes = {r.label: NamedDecode(shown_name(r.decode), read_decode(root / r.decode)) for r in content.rows if r.decode}
+    decodes = {
+        r.label: NamedDecode(shown_name(r.decode), read_decode(root / r.decode)) for r in content.rows if r.decode
+    }
     row_benches = {r.label: bench(r.bench) for r in content.rows if r.bench}
     evidence = []
     for row in content.rows:

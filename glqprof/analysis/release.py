@@ -14,7 +14,15 @@ from glqprof.analysis.release_shares import Share, nested_shares
 from glqprof.errors import InputError
 from glqprof.traces.schema.bench import BenchResult
 from glqprof.traces.schema.manifest import Untraced
-from glqprof.traces.schema.release import FloorSpec, KernelsSpec, NamedBench, NamedDecode, ReleaseSpec, RowSpec, shown_name
+from glqprof.traces.schema.release import (
+    FloorSpec,
+    KernelsSpec,
+    NamedBench,
+    NamedDecode,
+    ReleaseSpec,
+    RowSpec,
+    shown_name,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,8 @@ class ReleaseRow:
     """One row. ``tok_s`` is untraced, ``rate_source`` the source it is from; ``factor`` over the first row's.
 
     ``capture``: the breakdown of the row's capture, whose untraced run is the row's; ``sha``: hash of the decoded
-    tokens and how many these were, where it says.
+    tokens; ``sha_of``: lengths of prompt and decode, where it says. ``traced_other_tokens``: the capture's hash over as
+    many tokens is another one.
     """
 
     label: str
@@ -57,6 +66,7 @@ class ReleaseRow:
     sha: str | None = None
     sha_of: tuple[int | None, int | None] = (None, None)
     sha_source: int | None = None
+    traced_other_tokens: bool = False
 
     @property
     def gpu_busy_share(self) -> float | None:
@@ -113,9 +123,14 @@ class Gap:
 
 @dataclass
 class ReleaseNotes:
-    """Everything that is printed. ``paths``: rows, then references. ``now``: the last row with a capture, ``shares`` its
-    nested account. ``host``: the first row with a capture against the last. ``changes``: a comparison per change of the
-    specification. ``missing``: sentences on figures that no source holds; ``mixed``: what is not like for like."""
+    """Everything that is printed.
+
+    ``paths``: rows, then references. ``now``: the last row with a capture, ``shares`` its nested account. ``host``: the
+    first row with a capture against the last. ``changes``: a comparison for each change of the specification that has
+    one. ``missing``: sentences on figures that no source holds; ``mixed``: what is not like for like; ``unsaid``: what
+    could not be compared.
+    """
+
 
     spec: ReleaseSpec
     paths: list[ReleaseRow]
@@ -172,7 +187,9 @@ def release_notes(
     named = {p.label: p for p in paths}
     for change in spec.change:
         pair = change.before is not None and change.after is not None
-        notes.changes.append(_pair(named[change.before or ""], named[change.after or ""], notes.missing) if pair else None)
+        notes.changes.append(
+            _pair(named[change.before or ""], named[change.after or ""], notes.missing) if pair else None
+        )
     if spec.gap:
         floor = _floor(spec.gap.floor, floor_bench, sources) if spec.gap.floor else None
         notes.gap = _gap(notes.rows[-1], named[spec.gap.reference], floor)
@@ -236,6 +253,8 @@ def _path(e: Evidence, is_reference: bool, sources: _Sources) -> ReleaseRow:
         untraced = Untraced(run.tok_s, run.ms_per_token, f"{run.tokens:,} tokens" if run.tokens else "one run")
         path = replace(path, rate_source=number)
         if run.token_sha:
+            other = path.sha is not None and path.sha != run.token_sha and path.sha_of[1] == run.tokens
+            path = replace(path, traced_other_tokens=other)
             path = replace(path, sha=run.token_sha, sha_of=(run.prompt, run.tokens), sha_source=number)
     if e.bench is not None:
         sources.bench(e.bench, spec.label)
@@ -265,7 +284,9 @@ def _kernel_lines(
     return list(dict.fromkeys(lines))
 
 
-def _pair(before: ReleaseRow, after: ReleaseRow, missing: list[str]) -> tuple[ReleaseRow, ReleaseRow, Comparison] | None:
+def _pair(
+    before: ReleaseRow, after: ReleaseRow, missing: list[str]
+) -> tuple[ReleaseRow, ReleaseRow, Comparison] | None:
     lacking = [p.label for p in (before, after) if p.capture is None]
     if lacking:
         missing.append(f"Counts of {before.label} against {after.label}: no capture of {' and '.join(lacking)}.")
@@ -329,6 +350,13 @@ def _missing(notes: ReleaseNotes) -> list[str]:
         found.append(f"A floor of {notes.spec.gap.reference}: the specification gives none.")
     if not notes.kernels:
         found.append("Whether bits are the same: no bench file.")
+    ungraphed: dict[str, list[str]] = {}
+    for line in notes.kernels:
+        if not line.failed and line.variant.timings.graph is None:
+            why = line.variant.timings.graph_note or "not timed"
+            ungraphed.setdefault(f"{why} [{line.source}]", []).append(line.variant.name)
+    for why, names in ungraphed.items():
+        found.append(f"Kernels alone in a CUDA graph, {', '.join(dict.fromkeys(names))}: {why}.")
     silent = [p.label for p in notes.paths if p.sha is None]
     if silent:
         found.append(f"token_sha of {', '.join(silent)}: not recorded.")

@@ -90,6 +90,8 @@ def _bits(result: BenchResult, variant: str, source: int) -> Bits:
         identical=identical,
         rows=tuple(v.rows for v in mine),
         elements=sum(v.differing.elements for v in mine if v.differing),
-        differing=tuple((v.rows, v.differing.share, v.differing.max_rel) for v in mine if v.differing and v.differing.count),
+        differing=tuple(
+            (v.rows, v.differing.share, v.differing.max_rel) for v in mine if v.differing and v.differing.count
+        ),
         source=source,
     )

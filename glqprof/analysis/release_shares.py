@@ -10,12 +10,12 @@ from glqprof.analysis.breakdown import Breakdown
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("expert kernels", ("matvec", "rht", "reduce", "moe")),
-    ("state space (Mamba)", ("ssm",)),
+    ("Mamba state space", ("ssm",)),
     ("attention", ("attention",)),
     ("rest of the model", ("gemm", "norm", "router", "elementwise", "sampling")),
     ("copies and fills", ("copy", "memset")),
-    ("communication", ("comm",)),
-    ("opaque CUDA graphs", ("graph",)),
+    ("communication between GPUs", ("comm",)),
+    ("CUDA graphs traced as a whole", ("graph",)),
     ("matched by no rule", ("other",)),
 )
 BUSY, IDLE, HOST, OWN = "GPU busy", "GPU idle", "the host keeps it waiting", "buckets of the given rules"
@@ -84,9 +84,9 @@ def _busy_groups(keys: list[tuple[str, str]]) -> list[tuple[str, list[tuple[str,
     known = {bucket for _, buckets in GROUPS for bucket in buckets}
     named = [*GROUPS, (OWN, tuple(k[1] for k in keys if k[1] not in known))]
     groups = [(name, [k for k in keys if k[1] in buckets]) for name, buckets in named]
-    # A group of one bucket says which, unless the name does.
+    # A group of one bucket is named by it.
     return [
-        (name if len(m) > 1 or name.lower().startswith(m[0][1]) else f"{name}: {m[0][1]}", m) for name, m in groups if m
+        (name if len(m) > 1 else m[0][1] if m[0][1] in name else f"{m[0][1]} ({name})", m) for name, m in groups if m
     ]
 
 

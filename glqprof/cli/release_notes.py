@@ -19,7 +19,8 @@ def release_notes(
         Format, typer.Option("--format", "-f", help="The note (markdown), its tables, or its figures (json, csv).")
     ] = Format.markdown,
     allow_mixed: Annotated[
-        bool, typer.Option("--allow-mixed", help="Print rows of different GPUs or workloads too, and say so in the note.")
+        bool,
+        typer.Option("--allow-mixed", help="Print rows of different GPUs or workloads too, and say so in the note."),
     ] = False,
 ) -> None:
     """Write a release note whose every figure is from a capture, a decode or a bench file that it names.
@@ -36,15 +37,12 @@ def release_notes(
     from glqprof.reports.release_document import csv_table, release_document
     from glqprof.reports.release_json import release_json, to_text
     from glqprof.reports.release_markdown import release_markdown
-    from glqprof.traces.release_spec import read_release_spec
+    from glqprof.traces.release_spec import read_release_spec, source_files
 
     if output is not None:
         if form is Format.table:
             raise InputError(output, "a table is for the terminal; write markdown, json or csv")
-        content = read_release_spec(spec)
-        named = [name for row in content.rows for name in (row.capture, row.decode, row.bench) if name]
-        root = spec.parent / content.root
-        check_output_path(output, inputs=[spec, *(root / name for name in named), *(root / k.bench for k in content.kernels)])
+        check_output_path(output, inputs=source_files(spec, read_release_spec(spec)))
     notes = glqprof.release_notes(spec, allow_mixed=allow_mixed)
     if form is Format.table:
         print_document(release_document(notes), form, json_object=None, csv_table=None)

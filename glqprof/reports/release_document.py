@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glqprof.analysis.release import Gap, ReleaseNotes, ReleaseRow
-from glqprof.reports.breakdown_document import IDLE_MEANING
 from glqprof.reports.document import Cell, Column, Document, Table, Text
 
 
@@ -43,7 +42,7 @@ def cumulative_table(notes: ReleaseNotes) -> Table:
     columns = [
         Column("path", "path", text=True),
         Column("tok/s, untraced", "tok_s"),
-        Column(f"over {notes.paths[0].label}", "factor", text=True),
+        Column(f"over {notes.paths[0].label}", "factor"),
         Column("notes", "notes", text=True, flexible=True, wrap=True, markdown=True),
         Column("source", "source", text=True, markdown=True),
     ]
@@ -84,7 +83,9 @@ def counts_table(notes: ReleaseNotes) -> Table:
     for p in notes.paths:
         counts = [number(p.per_token(c)) for c in ("kernels", "syncs", "blocking_copies")]
         inflation = p.capture.inflation if p.capture else None
-        rows.append([p.label, p.gpu_busy_share, p.busy_ms_per_token, *counts, inflation, cite(p.capture_source) or None])
+        rows.append(
+            [p.label, p.gpu_busy_share, p.busy_ms_per_token, *counts, inflation, cite(p.capture_source) or None]
+        )
     return Table("Counts by path, a token (traced)", columns, rows)
 
 
@@ -109,58 +110,58 @@ def host_table(notes: ReleaseNotes) -> Table:
     before, after, comparison = notes.host
     columns = [
         Column("a token, traced", "what", text=True, flexible=True),
-        Column(before.label, "before"),
-        Column(after.label, "after"),
+        Column(f"{before.label} {cite(before.capture_source)}", "before"),
+        Column(f"{after.label} {cite(after.capture_source)}", "after"),
         Column("change", "change", signed=True),
-        Column("source", "source", text=True, markdown=True),
     ]
-    source = cite(before.capture_source, after.capture_source)
     rows: list[Sequence[Cell]] = []
-    for count, words in (("syncs", "calls named *Synchronize"), ("blocking_copies", "blocking copies"),
+    for count, words in (("syncs", "synchronising calls"), ("blocking_copies", "blocking copies"),
                          ("kernels", "kernel launches")):  # fmt: skip
         old, new = before.per_token(count), after.per_token(count)
         change = None if old is None or new is None else new - old
-        rows.append([words, number(old), number(new), number(change), source])
+        rows.append([words, number(old), number(new), number(change)])
     for r in comparison.rows.itertuples():
         if r.kind == "idle":
-            meaning = IDLE_MEANING.get(str(r.row), "")
-            name = f"idle, ms: {r.row}" + (f" ({meaning})" if meaning else "")
-            rows.append([name, r.base_ms, r.cand_ms, r.delta_ms, source])
-    for kind, words in (("idle", "GPU idle in all, ms"), ("gpu", "GPU busy in all, ms")):
+            rows.append([f"idle ms: {r.row}", r.base_ms, r.cand_ms, r.delta_ms])
+    for kind, words in (("idle", "idle ms in all"), ("gpu", "busy ms in all")):
         part = comparison.rows[comparison.rows["kind"] == kind]
-        rows.append([words, *(float(part[c].sum()) for c in ("base_ms", "cand_ms", "delta_ms")), source])
+        rows.append([words, *(float(part[c].sum()) for c in ("base_ms", "cand_ms", "delta_ms"))])
     return Table(f"Host overhead: {before.label} and {after.label}", columns, rows)
 
 
 def kernel_table(notes: ReleaseNotes) -> Table:
-    """Kernels alone, as their bench files have them; of a variant that failed its checks no time."""
+    """Kernels alone, as their bench files have them; of a variant that failed its checks no figure, but why."""
+    base = next(iter(dict.fromkeys(line.baseline for line in notes.kernels)), "")
+    several = any(line.baseline != base for line in notes.kernels)
     columns = [
         Column("variant", "variant", text=True),
         Column("rows", "rows"),
         Column("eager µs", "eager_us", digits=0),
         Column("graph µs", "graph_us", digits=0),
-        Column("eager ÷ base, 95 %", "eager_ratio_ci", text=True),
+        Column("÷ base (95 %)" if several else f"÷ {base} (95 %)", "eager_ratio_ci"),
         Column("launches", "launches"),
         Column("waits", "syncs"),
         Column("× floor", "floor_ratio", digits=1),
-        Column("checks", "checks", text=True, flexible=True, wrap=True),
-        Column("source", "source", text=True, markdown=True),
     ]
     rows: list[Sequence[Cell]] = []
+    failed: list[str] = []
     for line in notes.kernels:
         v, t = line.variant, line.variant.timings
-        name = v.name + (" (base)" if v.name == line.baseline else "")
         shown: list[Cell] = [None] * 6
-        if not line.failed:
+        if line.failed:
+            failed.append(f"{v.name} at {v.rows} row{'s' if v.rows != 1 else ''} failed its checks: {line.failed}.")
+        else:
             eager, graph = t.eager, t.graph
             ratio = None
             if eager and eager.ratio is not None and eager.ratio_ci and v.name != line.baseline:
                 ratio = f"{eager.ratio:.3f} ({eager.ratio_ci[0]:.3f}–{eager.ratio_ci[1]:.3f})"
             times = [eager.median_us if eager else None, graph.median_us if graph else None]
             shown = [*times, ratio, v.launches, v.syncs, v.floor_ratio]
-        checks = f"failed: {line.failed}" if line.failed else "passed"
-        rows.append([name, v.rows, *shown, checks, cite(line.source)])
-    return Table("Kernels alone: one call, all layers of a step (glqprof bench)", columns, rows)
+        rows.append([f"{v.name} {cite(line.source)}", v.rows, *shown])
+    # A column that no line fills (no graph times, say) would only widen the page.
+    kept = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    title = "Kernels alone: one call, all layers of a step (glqprof bench)"
+    return Table(title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], note=" ".join(failed))
 
 
 def gap_table(gap: Gap) -> Table:
@@ -168,17 +169,15 @@ def gap_table(gap: Gap) -> Table:
     assert gap.comparison is not None
     columns = [
         Column("GPU time, ms a token, traced", "bucket", text=True, flexible=True),
-        Column(gap.reference.label, "reference_ms"),
-        Column(gap.last.label, "last_ms"),
+        Column(f"{gap.reference.label} {cite(gap.reference.capture_source)}", "reference_ms"),
+        Column(f"{gap.last.label} {cite(gap.last.capture_source)}", "last_ms"),
         Column("difference", "difference_ms", signed=True),
-        Column("source", "source", text=True, markdown=True),
     ]
-    source = cite(gap.reference.capture_source, gap.last.capture_source)
     busy = gap.comparison.rows[gap.comparison.rows["kind"] == "gpu"]
     ordered = busy.loc[busy["delta_ms"].abs().sort_values(ascending=False, kind="stable").index]
-    rows: list[Sequence[Cell]] = [[str(r.row), r.base_ms, r.cand_ms, r.delta_ms, source] for r in ordered.itertuples()]
+    rows: list[Sequence[Cell]] = [[str(r.row), r.base_ms, r.cand_ms, r.delta_ms] for r in ordered.itertuples()]
     sums: list[Cell] = [float(busy[c].sum()) for c in ("base_ms", "cand_ms", "delta_ms")]
-    return Table("Remaining gap on the GPU", columns, rows, ["all", *sums, source])
+    return Table("Remaining gap on the GPU", columns, rows, ["all", *sums])
 
 
 def source_table(notes: ReleaseNotes) -> Table:

@@ -25,7 +25,7 @@ def release_markdown(notes: ReleaseNotes) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Markdown, whose marks `plain` and `figures` escape
+        autoescape=False,
     )
     environment.filters |= {
         "plain": escape,
@@ -34,7 +34,7 @@ def release_markdown(notes: ReleaseNotes) -> str:
         "prose_line": lambda text: " ".join(_prose(text).split()),
         "code": lambda text: printable(text).replace("`", "'"),
         "share": sentences.share_text,
-        "table": markdown_table,
+        "table": lambda table: _cited(markdown_table(table)),
     }
     spec = notes.spec
     changes = [
@@ -64,7 +64,11 @@ def release_markdown(notes: ReleaseNotes) -> str:
 
 def _figures(text: str) -> str:
     """Escaped but for the numbers of sources."""
-    return re.sub(r"\\\[(\d+)\\\]", r"[\1]", escape(text))
+    return _cited(escape(text))
+
+
+def _cited(text: str) -> str:
+    return re.sub(r"\\\[(\d+)\\\]", r"[\1]", text)
 
 
 def _prose(text: str) -> str:

@@ -21,14 +21,14 @@ def headline(notes: ReleaseNotes) -> str:
     if first is last:
         return f"{last.label}: {rate_of(last)} untraced{where}."
     change = f"{last.factor - 1:+.0%}".replace("%", " %") if abs(last.factor - 1) < 1 else f"{last.factor:.2f}×"
-    return f"From {first.label} to {last.label}: {first.tok_s:,.2f} → {last.tok_s:,.2f} tok/s ({change}), untraced{where} " \
-           f"{cite(first.rate_source, last.rate_source)}."  # fmt: skip
+    rates = f"{first.tok_s:,.2f} → {last.tok_s:,.2f} tok/s ({change}), untraced"
+    return f"From {first.label} to {last.label}: {rates}{where} {cite(first.rate_source, last.rate_source)}."
 
 
 def change_figures(before: ReleaseRow, after: ReleaseRow, c: Comparison) -> str:
     """What a change did to the counts of a token, and to the untraced rate."""
     parts = []
-    for count, word in (("syncs", "calls named *Synchronize"), ("blocking_copies", "blocking copies"),
+    for count, word in (("syncs", "synchronising calls"), ("blocking_copies", "blocking copies"),
                         ("kernels", "kernel launches")):  # fmt: skip
         old, new = before.per_token(count), after.per_token(count)
         if old is not None and new is not None:
@@ -52,7 +52,8 @@ def now_sentence(notes: ReleaseNotes) -> str:
     b = notes.now.capture
     tokens = f", {b.tokens} tokens" if b.tokens else ""
     gpus = f", {len(b.devices)} GPUs" if len(b.devices) > 1 else ""
-    text = f"Shares of {b.window.wall_ns / 1e6:,.1f} ms of traced wall time{tokens}{gpus} {cite(notes.now.capture_source)}. "
+    wall = f"{b.window.wall_ns / 1e6:,.1f} ms of traced wall time{tokens}{gpus}"
+    text = f"Shares of {wall} {cite(notes.now.capture_source)}. "
     text += "Every nanosecond is in one line; lines are rounded so that they add up."
     if b.inflation and b.inflation > 1.1:
         text += f" Tracing made the run {b.inflation:.2f} times as long: host lines are right in kind, not in size."
@@ -108,7 +109,8 @@ def _bits(b: Bits) -> str:
     if b.identical is None:
         return f"{b.variant} against {b.baseline} at {rows}: could not be compared ({claim}) {cite(b.source)}."
     if b.identical:
-        return f"{b.variant}: the same bytes as {b.baseline} at {rows}, {b.elements:,} elements ({claim}) {cite(b.source)}."
+        same = f"the same bytes as {b.baseline} at {rows}, {b.elements:,} elements"
+        return f"{b.variant}: {same} ({claim}) {cite(b.source)}."
     each = ", ".join(f"{100 * share:.1f} % at {n}" for n, share, _ in b.differing)
     far = max(rel for _, _, rel in b.differing) if b.differing else 0.0
     held = "; not held" if b.contract.startswith("same bits as") else ""
@@ -126,10 +128,14 @@ def sha_sentences(notes: ReleaseNotes) -> list[str]:
         if p.sha is None:
             lines.append(f"{p.label}: not recorded.")
         elif p is known[0]:
-            lines.append(f"{p.label}: {p.sha[:16]} {cite(p.sha_source)}.")
+            lines.append(f"{p.label}: {p.sha[:16]} {cite(p.sha_source)}{_traced(p)}.")
         else:
-            lines.append(f"{p.label}: {_sha(known[0], p)} {cite(p.sha_source)}.")
+            lines.append(f"{p.label}: {_sha(known[0], p)} {cite(p.sha_source)}{_traced(p)}.")
     return lines
+
+
+def _traced(row: ReleaseRow) -> str:
+    return f"; its capture decoded other tokens {cite(row.capture_source)}" if row.traced_other_tokens else ""
 
 
 def _sha(first: ReleaseRow, other: ReleaseRow) -> str:

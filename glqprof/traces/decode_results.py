@@ -14,7 +14,7 @@ DECODE_SCHEMA = "glqprof.decode/1"
 
 
 def read_decode(path: str | Path) -> DecodeRun:
-    """An untraced decode. Raises InputError for a file that is absent, no JSON, of another schema, or without a rate."""
+    """An untraced decode. Raises InputError for a file that is absent, no JSON, of another schema, or has no rate."""
     try:
         raw = Path(path).read_bytes()
     except FileNotFoundError:

@@ -12,8 +12,13 @@ import msgspec
 from glqprof.errors import InputError
 from glqprof.traces.schema.release import ChangeSpec, FloorSpec, GapSpec, KernelsSpec, ReleaseSpec, RowSpec
 
-T = TypeVar("T")
-_TABLES: dict[str, type] = {"row": RowSpec, "reference": RowSpec, "change": ChangeSpec, "kernels": KernelsSpec}
+S = TypeVar("S", bound=msgspec.Struct)
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "row": RowSpec,
+    "reference": RowSpec,
+    "change": ChangeSpec,
+    "kernels": KernelsSpec,
+}
 _MULTILINE = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"", re.DOTALL)
 
 
@@ -24,6 +29,15 @@ def read_release_spec(path: Path) -> ReleaseSpec:
     type, a label twice or of no row, or a row without a source.
     """
     return _Reader(path).read()
+
+
+def source_files(path: Path, spec: ReleaseSpec) -> list[Path]:
+    """Every file that a specification at ``path`` reads, itself and those in capture folders included."""
+    root = path.parent / spec.root
+    names = [n for r in spec.rows for n in (r.capture, r.decode, r.bench)] + [k.bench for k in spec.kernels]
+    names += [spec.buckets, spec.gap.floor.bench if spec.gap and spec.gap.floor else None]
+    files = [root / name for name in names if name]
+    return [path, *files, *(inner for folder in files if folder.is_dir() for inner in folder.iterdir())]
 
 
 class _Reader:
@@ -53,7 +67,7 @@ class _Reader:
         self._check(spec)
         return spec
 
-    def _tables(self, key: str, kind: type[T]) -> list[T]:
+    def _tables(self, key: str, kind: type[S]) -> list[S]:
         tables = self.raw[key]
         if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
             self.refuse(f"{key!r} must be one or more [[{key}]] tables", "", 0, key)
@@ -67,7 +81,7 @@ class _Reader:
             table = table | {"floor": self._convert(table["floor"], FloorSpec, "gap.floor", 0)}
         return self._convert(table, GapSpec, "gap", 0)
 
-    def _convert(self, value: dict[str, Any], kind: type[T], table: str, index: int) -> T:
+    def _convert(self, value: dict[str, Any], kind: type[S], table: str, index: int) -> S:
         made = {k: v for k, v in value.items() if isinstance(v, msgspec.Struct) or _holds_structs(v)}
         plain = {k: v for k, v in value.items() if k not in made}
         try:
@@ -109,6 +123,8 @@ class _Reader:
             if spec.gap.reference not in seen:
                 self.refuse(f"reference names no row: {spec.gap.reference!r}; known are {', '.join(seen)}", "gap", 0,
                             "reference")  # fmt: skip
+            if spec.gap.reference == spec.row[-1].label:
+                self.refuse("reference is the last row itself; name another", "gap", 0, "reference")
             if spec.gap.floor:
                 self._check_floor(spec.gap.floor)
 
