@@ -37,8 +37,8 @@ def change_figures(before: ReleaseRow, after: ReleaseRow, c: Comparison) -> str:
     for side in (before.capture, after.capture):
         assert side is not None
         sums.append(side.per_token(sum(d.kernel_sum_ns for d in side.devices) / 1e6) or 0.0)
-    parts.append(f"{sums[0]:.2f} → {sums[1]:.2f} ms of summed kernel time (traced)")
-    text = f"A token, from {before.label} to {after.label}: {', '.join(parts)} {_captures(before, after)}."
+    parts.append(f"{sums[0]:.2f} → {sums[1]:.2f} ms of summed kernel time")
+    text = f"A token, traced, from {before.label} to {after.label}: {', '.join(parts)} {_captures(before, after)}."
     if before.tok_s and after.tok_s:
         rates = cite(before.rate_source, after.rate_source)
         text += f" Untraced: {before.tok_s:,.2f} → {after.tok_s:,.2f} tok/s {rates}: {c.verdict} ({c.reason})."
@@ -84,9 +84,8 @@ def gap_sentences(gap: Gap) -> list[str]:
         text = f"Floor of {reference.label}: {f.ms_per_token:.2f} ms a token"
         text += f", at most {f.tok_s:,.0f} tok/s" if f.whole_token else ""
         text += f"; {f.of}{' ' + cite(*f.sources) if f.sources else ''}."
-        for row in (reference, last):
-            if f.whole_token and row.tok_s:
-                text += f" {row.label} reaches {100 * row.tok_s / f.tok_s:.1f} % of that rate."
+        if f.whole_token and reference.tok_s:
+            text += f" {reference.label} reaches {100 * reference.tok_s / f.tok_s:.1f} % of that rate."
         lines.append(text)
     busy = [
         f"{row.label} {row.gpu_busy_share:.1%} ({row.capture.verdict}) {cite(row.capture_source)}".replace("% ", " % ")
