@@ -131,7 +131,6 @@ class ReleaseNotes:
     could not be compared.
     """
 
-
     spec: ReleaseSpec
     paths: list[ReleaseRow]
     sources: list[Source]
@@ -320,8 +319,10 @@ def _floor(spec: FloorSpec, bench: NamedBench | None, sources: _Sources) -> Floo
     variant = variant_at(bench, spec.variant or "", spec.bench_rows)
     if variant.floor_us is None:
         raise InputError(bench.name, f"holds no floor_us of {variant.name}; give the floor as ms_per_token")
-    ms = variant.floor_us / 1e3
-    return Floor(ms, 1e3 / ms, f"{variant.name} of {result.group} alone, the rest of the token left out", False, number)
+    ms = variant.floor_us / 1e3 / variant.rows  # a call is a step of this many tokens
+    at = f" at {variant.rows} rows" if variant.rows > 1 else ""
+    of = f"{variant.name} of {result.group} alone{at}, the rest of the token left out"
+    return Floor(ms, 1e3 / ms, of, False, number)
 
 
 def _gap(last: ReleaseRow, reference: ReleaseRow, floor: Floor | None) -> Gap:

@@ -37,7 +37,9 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_specification_reads_back_as_written(tmp_path) -> None:
-    spec = read_release_spec(write(tmp_path, GOOD + '[gap]\nreference = "a"\n[gap.floor]\nms_per_token = 1.5\nsource = "s"\n'))
+    spec = read_release_spec(
+        write(tmp_path, GOOD + '[gap]\nreference = "a"\n[gap.floor]\nms_per_token = 1.5\nsource = "s"\n')
+    )
     assert [(r.label, r.capture, r.decode) for r in spec.row] == [("a", "x", None), ("b", None, "y")]
     assert spec.gap is not None
     assert spec.gap.floor is not None
@@ -61,7 +63,11 @@ def test_a_specification_reads_back_as_written(tmp_path) -> None:
         (GOOD + 'bench = "z"\nvariant = "v"\nbench_rows = 0\n', 15, "from 1"),
         (GOOD + '[[reference]]\nlabel = "a"\ncapture = "z"\n', 14, "is taken (line 7)"),
         (GOOD + '[[change]]\nheading = "h"\nbefore = "a"\n', 13, "before and after go together"),
-        (GOOD + '[[change]]\nheading = "h"\nbefore = "a"\nafter = "c"\n', 16, "after names no row: 'c'; known are a, b"),
+        (
+            GOOD + '[[change]]\nheading = "h"\nbefore = "a"\nafter = "c"\n',
+            16,
+            "after names no row: 'c'; known are a, b",
+        ),
         (GOOD + '[gap]\nreference = "c"\n', 14, "reference names no row: 'c'"),
         (GOOD + '[gap]\nreference = "b"\n', 14, "the last row itself"),
         (GOOD + '[gap]\nreference = "a"\n[gap.floor]\n', 15, "exactly one of"),
@@ -83,7 +89,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, text, line, words) -> No
     assert "\n" not in caught.value.problem
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "no such file"), (b"\xff", "not UTF-8"), (b"a = ", "line 1")])
+@pytest.mark.parametrize(("content", "words"), [(None, "no such file"), (b"\xff", "not UTF-8"), (b"a = \n", "line 1")])
 def test_what_is_no_specification(tmp_path, content, words) -> None:
     path = tmp_path / "spec.toml"
     if content is not None:
