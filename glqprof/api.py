@@ -87,8 +87,8 @@ def release_notes(spec: str | Path, *, allow_mixed: bool = False) -> ReleaseNote
     Raises InputError for a wrong specification, a source that cannot be used, or sources of different GPUs, workloads,
     batch sizes or prompts, unless ``allow_mixed`` is set.
     """
-    from glqprof.analysis.release import Evidence
     from glqprof.analysis.release import release_notes as put_together
+    from glqprof.analysis.release_rows import Evidence
     from glqprof.traces.bench_results import read_bench_result
     from glqprof.traces.captures import load
     from glqprof.traces.decode_results import read_decode

@@ -9,7 +9,8 @@ from glqprof.analysis.breakdown import Breakdown
 from glqprof.traces.schema.bench import BenchDevice, BenchResult
 from glqprof.traces.schema.release import DecodeRun
 
-LIKE = {"GPU": "GPUs", "workload": "workloads", "batch": "batch sizes", "prompt": "prompt lengths"}
+LIKE = {"GPU": "GPUs", "workload": "workloads", "batch": "batch sizes", "prompt": "prompt lengths",
+        "layers": "numbers of layers"}  # fmt: skip
 """What must agree between all sources, and its plural."""
 
 
@@ -39,9 +40,11 @@ def decode_facts(owner: str, source: int, run: DecodeRun) -> Facts:
     """From an untraced decode."""
     said = {"GPU": _counted(run.gpus), "workload": run.workload, "driver": run.driver, "CUDA": run.cuda}
     said |= {"torch": run.torch, "transformers": run.transformers}
-    for name, value in (("batch", run.batch), ("prompt", run.prompt)):
+    for name, value in (("batch", run.batch), ("prompt", run.prompt), ("layers", run.layers)):
         if value is not None:
             said[name] = str(value)
+    if run.commit:
+        said["commit"] = run.commit + (" with changes" if run.dirty else "")
     return Facts(owner, source, _kept(said))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glqprof.analysis.release import Gap, ReleaseNotes, ReleaseRow
+from glqprof.analysis.release import Gap, ReleaseNotes
+from glqprof.analysis.release_rows import ReleaseRow
 from glqprof.reports.document import Cell, Column, Document, Table, Text
 
 

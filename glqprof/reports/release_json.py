@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from glqprof.analysis.release import Gap, ReleaseNotes, ReleaseRow
+from glqprof.analysis.release import Gap, ReleaseNotes
 from glqprof.analysis.release_facts import by_value
 from glqprof.analysis.release_kernels import bits_of
+from glqprof.analysis.release_rows import ReleaseRow
 from glqprof.reports.release_sentences import PROPERTIES, sha_sentences
 
 SCHEMA = "glqprof.release-notes/1"
@@ -65,7 +66,10 @@ def release_json(notes: ReleaseNotes) -> dict[str, Any]:
         "mixed": notes.mixed,
         "missing": [*notes.missing, *notes.unsaid],
         "not_measured": notes.spec.not_measured,
-        "sources": [{"number": s.number, "kind": s.kind, "file": s.name, "says": s.says} for s in notes.sources],
+        "sources": [
+            {"number": s.number, "kind": s.kind, "file": s.name, "says": s.says, "warnings": list(s.warnings)}
+            for s in notes.sources
+        ],
     }
 
 

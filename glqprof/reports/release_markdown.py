@@ -55,6 +55,7 @@ def release_markdown(notes: ReleaseNotes) -> str:
         kernel_notes=[k.notes for k in spec.kernels if k.notes],
         bits=sentences.bits_sentences(notes),
         shas=sentences.sha_sentences(notes),
+        statistics=sentences.statistics(notes),
         cumulative=tables.cumulative_table(notes),
         counts=tables.counts_table(notes),
         compatibility=sentences.compatibility(notes),

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from glqprof.analysis.compare import Comparison
-from glqprof.analysis.release import Gap, ReleaseNotes, ReleaseRow
+from glqprof.analysis.release import Gap, ReleaseNotes
 from glqprof.analysis.release_facts import by_value
 from glqprof.analysis.release_kernels import Bits, bits_of
+from glqprof.analysis.release_rows import ReleaseRow
 from glqprof.reports.release_document import cite, number, rate_of
 
-PROPERTIES = ("GPU", "workload", "batch", "prompt", "driver", "CUDA", "torch", "transformers", "profiler", "commit")
+PROPERTIES = (
+    "GPU",
+    "workload",
+    "layers",
+    "batch",
+    "prompt",
+    "driver",
+    "CUDA",
+    "torch",
+    "transformers",
+    "profiler",
+    "commit",
+)
 
 
 def headline(notes: ReleaseNotes) -> str:
@@ -97,6 +110,18 @@ def gap_sentences(gap: Gap) -> list[str]:
     return lines
 
 
+def statistics(notes: ReleaseNotes) -> str:
+    """What the rates are of their runs: a median of tokens is not a mean of them."""
+    of: dict[str, list[str]] = {}
+    for p in notes.paths:
+        if p.tok_s is not None:
+            of.setdefault(p.statistic, []).append(p.label)
+    if len(of) == 1:
+        return f"What each rate is of its run: {next(iter(of))}."
+    each = "; ".join(f"{kind} ({', '.join(labels)})" for kind, labels in of.items())
+    return f"The rates are not all of one kind: {each}." if of else ""
+
+
 def bits_sentences(notes: ReleaseNotes) -> list[str]:
     """One line a variant: the same bytes, or how many elements differ and how far; and what it had claimed."""
     return [_bits(b) for b in bits_of(notes.kernels)]
@@ -138,8 +163,9 @@ def _traced(row: ReleaseRow) -> str:
 
 
 def _sha(first: ReleaseRow, other: ReleaseRow) -> str:
-    for what, a, b in zip(("prompts", "numbers of tokens"), first.sha_of, other.sha_of, strict=True):
-        if a is not None and b is not None and a != b:
+    for what in [name for name in first.sha_of if name in other.sha_of]:
+        a, b = first.sha_of[what], other.sha_of[what]
+        if a != b:
             return f"not comparable with {first.label}: different {what} ({a:,} and {b:,})"
     if first.sha == other.sha:
         return f"equal to {first.label}'s"
@@ -152,7 +178,7 @@ def compatibility(notes: ReleaseNotes) -> list[str]:
     for name in PROPERTIES:
         values = by_value(notes.facts, name)
         if not values:
-            if name not in ("prompt", "commit", "batch"):
+            if name not in ("layers", "prompt", "commit", "batch"):
                 lines.append(f"{name}: not recorded")
             continue
         parts = [f"{value} {cite(*sorted({f.source for f in who}))}" for value, who in values.items()]

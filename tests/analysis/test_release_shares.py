@@ -76,7 +76,8 @@ def test_every_bundled_bucket_has_one_group() -> None:
 
 @pytest.mark.parametrize(
     ("busy", "name"),
-    [({"ssm": 1}, "ssm (Mamba state space)"), ({"attention": 1}, "attention"), ({"matvec": 1}, "matvec (expert kernels)"),
+    [({"ssm": 1}, "ssm (Mamba state space)"), ({"attention": 1}, "attention"),
+     ({"matvec": 1}, "matvec (expert kernels)"),
      ({"mine": 1}, "mine (buckets of the given rules)")],
 )  # fmt: skip
 def test_a_group_of_one_is_named_by_its_bucket(busy, name) -> None:

@@ -19,8 +19,8 @@ from support.paths import RECORDED, REPOSITORY
 SPEC = REPOSITORY / "docs" / "releases" / "h200-cascade2.toml"
 NOTE = SPEC.with_suffix(".md")
 BENCH = REPOSITORY / "benchmarks" / "results" / "bench-glq-moe.json"
-# Counted by hand from the exports, apart from this program, for the README of the captures: in the window from the first
-# to the last decode_token range, 8 tokens.
+# Counted apart from this program, from the exports, for the README of the captures: in the window from the first to the
+# last decode_token range, 8 tokens.
 COUNTED = {
     "v0.2.12": {"launches": 30_376, "syncs": 5_944, "blocking_copies": 368, "tok_s": 11.02, "window_ms": 925.2,
                 "idle ms: launch-latency": 64.3},
@@ -233,7 +233,8 @@ def test_rows_of_different_gpus_are_refused_unless_told(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [({"workload": "v"}, "different workloads: w (one), v (two)"), ({"batch": 4}, "different batch sizes: 1 (one), 4 (two)"),
+    [({"workload": "v"}, "different workloads: w (one), v (two)"),
+     ({"batch": 4}, "different batch sizes: 1 (one), 4 (two)"),
      ({"workload": "v", "gpu": "G"}, "different GPUs: NVIDIA Test GPU (one), G (two); different workloads")],
 )  # fmt: skip
 def test_rows_of_different_workloads_are_refused_unless_told(tmp_path, more, words) -> None:
@@ -246,6 +247,29 @@ def test_rows_of_different_workloads_are_refused_unless_told(tmp_path, more, wor
 def test_prompts_of_different_lengths_are_different_work(tmp_path) -> None:
     rows = [table("row", label=str(n), decode=decode(tmp_path, f"{n}.json", prompt=n)) for n in (128, 1024)]
     assert "different prompt lengths: 128 (128), 1024 (1024)" in refused(spec(tmp_path, *rows))
+
+
+def test_a_run_on_the_cpu_or_of_fewer_layers_is_other_work(tmp_path) -> None:
+    a = table("row", label="one", decode=decode(tmp_path, "a.json", layers=52))
+    b = table("row", label="two", decode=decode(tmp_path, "b.json", layers=6))
+    c = table("row", label="three", decode=decode(tmp_path, "c.json", layers=52, gpu="", device="cpu"))
+    assert "different numbers of layers: 52 (one), 6 (two)" in refused(spec(tmp_path, a, b))
+    assert "different GPUs: NVIDIA Test GPU (one), none (CPU) (three)" in refused(spec(tmp_path, a, c))
+
+
+def test_what_makes_a_source_doubtful_stands_under_it(tmp_path) -> None:
+    row = table("row", label="one", decode=decode(tmp_path, "a.json", warnings=["ids were *out* of range"]))
+    text = run(spec(tmp_path, row, table("kernels", bench=bench(tmp_path, "b.json"))))
+    sources = text.split("## Sources\n")[1]
+    assert "  - warning: ids were \\*out\\* of range\n" in sources
+    assert "  - warning: drift: rows 2, eager, beside v0.2.12" in sources
+
+
+def test_rates_of_different_kinds_are_told_apart(tmp_path) -> None:
+    median = {"untraced": {"tok_s": 1.0, "ms_per_token": 1000.0, "statistic": "median of 16 tokens"}}
+    a, b = capture(tmp_path, "a", **median), decode(tmp_path, "b.json", tokens=128)
+    text = run(spec(tmp_path, table("row", label="one", capture=a), table("row", label="two", decode=b)))
+    assert "not all of one kind: median of 16 tokens (one); mean of 128 tokens (two)." in text
 
 
 def test_a_bench_of_another_geometry_or_gpu_is_refused(tmp_path) -> None:
@@ -306,12 +330,13 @@ def test_a_decode_result_wins_over_the_captures_own_run(tmp_path) -> None:
         ({"token_sha": "aa"}, "equal to one's"),
         ({"token_sha": "bb"}, "differs from one's (bb)"),
         ({"token_sha": "aa", "tokens": 8}, "not comparable with one: different numbers of tokens (128 and 8)"),
+        ({"token_sha": "aa", "seed": 1}, "not comparable with one: different seeds (0 and 1)"),
         ({"token_sha": "aa", "tokens": 128}, "equal to one's"),
         ({}, "not recorded"),
     ],
 )
 def test_token_sha_is_equal_or_not_or_not_recorded(tmp_path, second, says) -> None:
-    a, b = decode(tmp_path, "a.json", token_sha="aa", tokens=128), decode(tmp_path, "b.json", **second)
+    a, b = decode(tmp_path, "a.json", token_sha="aa", tokens=128, seed=0), decode(tmp_path, "b.json", **second)
     text = run(spec(tmp_path, table("row", label="one", decode=a), table("row", label="two", decode=b)))
     section = text.split("Decoded tokens")[1].split("\n## ")[0]
     assert re.search(rf"^- two: {re.escape(says)}( \[2\])?\.$", section, re.MULTILINE), section
@@ -327,14 +352,17 @@ def test_a_capture_that_decoded_other_tokens_than_the_untraced_run_is_told(tmp_p
 @pytest.mark.parametrize(
     ("floor", "words"),
     [
-        ({"ms_per_token": 4.0, "source": "arithmetic"}, "4.00 ms a token, at most 250 tok/s; arithmetic. one reaches 40.0 %"),
+        ({"ms_per_token": 4.0, "source": "arithmetic"},
+         "4.00 ms a token, at most 250 tok/s; arithmetic. one reaches 40.0 %"),
         # 8 GB at the file's copy rate, set to 2,000 GB/s
         ({"bytes_per_token": 8_000_000_000, "source": "weights", "bench": "b.json"},
          "4.00 ms a token, at most 250 tok/s; 8.00 GB (weights) at 2,000 GB/s, the copy rate of this GPU [3]."),
         # floor_us of v3b at one row is 204.99 µs in the recorded file
-        ({"variant": "v3b", "bench": "b.json"}, "0.20 ms a token; v3b of glq-moe alone, the rest of the token left out [3]."),
+        ({"variant": "v3b", "bench": "b.json"},
+         "0.20 ms a token; v3b of glq-moe alone, the rest of the token left out [3]."),
         # 772.03 µs a call of four rows: four tokens
-        ({"variant": "v3b", "bench_rows": 4, "bench": "b.json"}, "0.19 ms a token; v3b of glq-moe alone at 4 rows, the"),
+        ({"variant": "v3b", "bench_rows": 4, "bench": "b.json"},
+         "0.19 ms a token; v3b of glq-moe alone at 4 rows, the"),
     ],
 )  # fmt: skip
 def test_a_floor_is_stated_or_from_a_bench(tmp_path, floor, words) -> None:
@@ -414,3 +442,11 @@ def test_the_page_names_every_option() -> None:
     page = (REPOSITORY / "docs" / "release-notes.md").read_text(encoding="utf-8").split("## Options\n")[1]
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", glqprof("release-notes", "--help").out)) - {"--help"}
     assert options == set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+
+
+def test_links_of_the_page_exist() -> None:
+    text = (REPOSITORY / "docs" / "release-notes.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(((?!https?:)[^)#]+)\)", text)
+    assert len(links) >= 4
+    for link in links:
+        assert (REPOSITORY / "docs" / link).exists(), link

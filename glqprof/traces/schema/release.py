@@ -88,7 +88,8 @@ class ReleaseSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DecodeRun(msgspec.Struct, frozen=True):
     """An untraced decode (``glqprof.decode/1``): the fields that are read; others are let through.
 
-    ``token_sha``: over the decoded token ids. ``prompt``, ``tokens``: lengths in tokens. ``batch``: sequences at once.
+    ``token_sha``: over the decoded token ids: ``warmup`` ones, then the ``tokens`` timed ones. ``prompt``: its
+    tokens. ``batch``: sequences at once. ``layers``: how many of the model's were built. ``device``: cuda or cpu.
     """
 
     tok_s: float
@@ -104,10 +105,19 @@ class DecodeRun(msgspec.Struct, frozen=True):
     cuda: str = ""
     torch: str = ""
     transformers: str = ""
+    device: str = ""
+    layers: int | None = None
+    warmup: int | None = None
+    seed: int | None = None
+    commit: str = ""
+    dirty: bool = False
+    warnings: list[str] = []
 
     @property
     def gpus(self) -> list[str]:
-        """Names of the GPUs, where the file has them."""
+        """Names of the GPUs, where the file has them; of a run on the CPU, that it was one."""
+        if self.device == "cpu":
+            return ["none (CPU)"]
         names = [self.gpu.name] if isinstance(self.gpu, Gpu) else [self.gpu] if isinstance(self.gpu, str) else self.gpu
         return [name for name in names if name]
 
