@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from glqprof.analysis.compare import Comparison, Pair, compare, verdict_of
+from glqprof.analysis.compare import UNCLEAR, Comparison, Pair, compare, verdict_of
 from glqprof.analysis.release_facts import Facts, differences, unsaid
 from glqprof.analysis.release_kernels import KernelLine, kernel_line, variant_at
 from glqprof.analysis.release_rows import Evidence, ReleaseRow, Source, Sources, release_row
@@ -115,7 +115,7 @@ def release_notes(
         )
     if spec.gap:
         floor = _floor(spec.gap.floor, floor_bench, sources) if spec.gap.floor else None
-        notes.gap = _gap(notes.rows[-1], named[spec.gap.reference], floor)
+        notes.gap = _gap(notes.rows[-1], named[spec.gap.reference], floor, bool(mixed))
     notes.missing[:] = list(dict.fromkeys(_missing(notes) + notes.missing))
     return notes
 
@@ -178,12 +178,14 @@ def _floor(spec: FloorSpec, bench: NamedBench | None, sources: Sources) -> Floor
     return Floor(ms, 1e3 / ms, of, False, number)
 
 
-def _gap(last: ReleaseRow, reference: ReleaseRow, floor: Floor | None) -> Gap:
+def _gap(last: ReleaseRow, reference: ReleaseRow, floor: Floor | None, mixed: bool) -> Gap:
     ratio = last.tok_s / reference.tok_s if last.tok_s and reference.tok_s else None
     pair = Pair(reference.tok_s, last.tok_s) if last.tok_s and reference.tok_s else None
-    found = _pair(reference, last, []) if reference is not last else None
+    found = _pair(reference, last, [])
     comparison = found[2] if found else None
     verdict, reason = (comparison.verdict, comparison.reason) if comparison else verdict_of(pair, None)
+    if mixed:
+        verdict, reason = UNCLEAR, "not like for like"
     return Gap(last, reference, ratio, verdict, reason, floor, comparison)
 
 

@@ -79,14 +79,17 @@ class ReleaseRow:
         return None if wall_ms is None else share * wall_ms
 
     def per_token(self, count: str) -> float | None:
-        """``kernels``, ``syncs`` or ``blocking_copies`` a token, as the capture counts them."""
+        """``kernels`` that ran, ``launches`` (calls of the host: a CUDA graph is one), ``syncs`` or ``blocking_copies``
+        a token, as the capture counts them."""
         b = self.capture
-        if b is None or (count != "kernels" and b.host is None):
+        if b is None:
             return None
         if count == "kernels":
             return b.per_token(sum(d.kernel_count for d in b.devices))
-        assert b.host is not None
-        return b.per_token((b.host.sync if count == "syncs" else b.host.blocking_copies).calls)
+        if b.host is None:
+            return None
+        totals = {"launches": b.host.launch, "syncs": b.host.sync, "blocking_copies": b.host.blocking_copies}
+        return b.per_token(totals[count].calls)
 
 
 class Sources:

@@ -8,6 +8,14 @@ from glqprof.analysis.release import Gap, ReleaseNotes
 from glqprof.analysis.release_rows import ReleaseRow
 from glqprof.reports.document import Cell, Column, Document, Table, Text
 
+COUNTS = {
+    "kernels": "kernels",
+    "launches": "launches",
+    "syncs": "syncs",
+    "blocking_copies": "blocking copies",
+}
+"""What captures count, and how it is called; docs/accounting.md defines it."""
+
 
 def release_document(notes: ReleaseNotes) -> Document:
     """The tables for a terminal; the Markdown has the text around them too."""
@@ -56,15 +64,16 @@ def cumulative_table(notes: ReleaseNotes) -> Table:
 
 
 def csv_table(notes: ReleaseNotes) -> Table:
-    """The two tables by path as one, sources by their files' names."""
-    cumulative, counts = cumulative_table(notes), counts_table(notes)
+    """All that is known by path, sources by their files' names."""
     names = {s.number: s.name for s in notes.sources}
-    columns = [*cumulative.columns[:2], Column("factor", "factor"), *counts.columns[1:-1]]
-    columns += [Column("rate source", "rate_source", text=True), Column("counts source", "counts_source", text=True)]
+    keys = ["path", "tok_s", "factor", "gpu_busy_share", "gpu_busy_ms_per_token", *(f"{c}_per_token" for c in COUNTS)]
+    columns = [Column(key, key) for key in [*keys, "inflation", "rate_source", "counts_source"]]
     rows: list[Sequence[Cell]] = []
-    for p, first, second in zip(notes.paths, cumulative.rows, counts.rows, strict=True):
+    for p in notes.paths:
+        counts = [number(p.per_token(c), 6) for c in COUNTS]
+        inflation = p.capture.inflation if p.capture else None
         sources = [names.get(p.rate_source or 0), names.get(p.capture_source or 0)]
-        rows.append([*first[:2], p.factor, *second[1:-1], *sources])
+        rows.append([p.label, p.tok_s, p.factor, p.gpu_busy_share, p.busy_ms_per_token, *counts, inflation, *sources])
     return Table("by path", columns, rows)
 
 
@@ -73,21 +82,16 @@ def counts_table(notes: ReleaseNotes) -> Table:
     columns = [
         Column("path", "path", text=True),
         Column("GPU busy", "gpu_busy_share", percent=True),
-        Column("busy ms", "gpu_busy_ms_per_token"),
-        Column("launches", "kernels_per_token", digits=1),
-        Column("syncs", "syncs_per_token", digits=1),
-        Column("blocking copies", "blocking_copies_per_token", digits=1),
+        *(Column(words, f"{count}_per_token", digits=1) for count, words in COUNTS.items()),
         Column("inflation", "inflation"),
-        Column("source", "source", text=True, markdown=True),
     ]
     rows: list[Sequence[Cell]] = []
     for p in notes.paths:
-        counts = [number(p.per_token(c)) for c in ("kernels", "syncs", "blocking_copies")]
+        counts = [number(p.per_token(c)) for c in COUNTS]
         inflation = p.capture.inflation if p.capture else None
-        rows.append(
-            [p.label, p.gpu_busy_share, p.busy_ms_per_token, *counts, inflation, cite(p.capture_source) or None]
-        )
-    return Table("Counts by path, a token (traced)", columns, rows)
+        rows.append([f"{p.label} {cite(p.capture_source)}".strip(), p.gpu_busy_share, *counts, inflation])
+    note = "Launches are calls of the host: a CUDA graph is one. Inflation: traced over untraced time of a token."
+    return Table("Counts by path, a token (traced)", columns, rows, note=note)
 
 
 def share_table(notes: ReleaseNotes) -> Table:
@@ -116,8 +120,7 @@ def host_table(notes: ReleaseNotes) -> Table:
         Column("change", "change", signed=True),
     ]
     rows: list[Sequence[Cell]] = []
-    for count, words in (("syncs", "synchronising calls"), ("blocking_copies", "blocking copies"),
-                         ("kernels", "kernel launches")):  # fmt: skip
+    for count, words in COUNTS.items():
         old, new = before.per_token(count), after.per_token(count)
         change = None if old is None or new is None else new - old
         rows.append([words, number(old), number(new), number(change)])

@@ -86,7 +86,8 @@ def _row(p: ReleaseRow) -> dict[str, Any]:
         else {
             "gpu_busy_share": p.gpu_busy_share,
             "gpu_busy_ms": p.busy_ms_per_token,
-            "launches": p.per_token("kernels"),
+            "kernels": p.per_token("kernels"),
+            "launches": p.per_token("launches"),
             "syncs": p.per_token("syncs"),
             "blocking_copies": p.per_token("blocking_copies"),
             "inflation": p.capture.inflation,

@@ -38,7 +38,7 @@ def release_markdown(notes: ReleaseNotes) -> str:
     }
     spec = notes.spec
     changes = [
-        (change, sentences.change_figures(*pair) if pair else "")
+        (change, sentences.change_figures(*pair, bool(notes.mixed)) if pair else "")
         for change, pair in zip(spec.change, notes.changes, strict=True)
     ]
     text = environment.get_template("release_notes.md.j2").render(

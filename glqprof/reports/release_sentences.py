@@ -7,7 +7,7 @@ from glqprof.analysis.release import Gap, ReleaseNotes
 from glqprof.analysis.release_facts import by_value
 from glqprof.analysis.release_kernels import Bits, bits_of
 from glqprof.analysis.release_rows import ReleaseRow
-from glqprof.reports.release_document import cite, number, rate_of
+from glqprof.reports.release_document import COUNTS, cite, number, rate_of
 
 PROPERTIES = (
     "GPU",
@@ -38,14 +38,18 @@ def headline(notes: ReleaseNotes) -> str:
     return f"From {first.label} to {last.label}: {rates}{where} {cite(first.rate_source, last.rate_source)}."
 
 
-def change_figures(before: ReleaseRow, after: ReleaseRow, c: Comparison) -> str:
-    """What a change did to the counts of a token, and to the untraced rate."""
-    parts = []
-    for count, word in (("syncs", "synchronising calls"), ("blocking_copies", "blocking copies"),
-                        ("kernels", "kernel launches")):  # fmt: skip
-        old, new = before.per_token(count), after.per_token(count)
-        if old is not None and new is not None:
-            parts.append(f"{_count(old)} → {_count(new)} {word}")
+def change_figures(before: ReleaseRow, after: ReleaseRow, c: Comparison, mixed: bool = False) -> str:
+    """What a change did to the counts of a token, and to the untraced rate; no verdict where sources are ``mixed``."""
+    counted = {count: (before.per_token(count), after.per_token(count)) for count in COUNTS}
+    named = dict(COUNTS)
+    if counted["kernels"] == counted["launches"]:  # no graph: one number says both
+        del counted["launches"]
+        named["kernels"] = "kernel launches"
+    parts = [
+        f"{_count(old)} → {_count(new)} {named[count]}"
+        for count, (old, new) in counted.items()
+        if old is not None and new is not None
+    ]
     sums = []
     for side in (before.capture, after.capture):
         assert side is not None
@@ -54,7 +58,8 @@ def change_figures(before: ReleaseRow, after: ReleaseRow, c: Comparison) -> str:
     text = f"A token, traced, from {before.label} to {after.label}: {', '.join(parts)} {_captures(before, after)}."
     if before.tok_s and after.tok_s:
         rates = cite(before.rate_source, after.rate_source)
-        text += f" Untraced: {before.tok_s:,.2f} → {after.tok_s:,.2f} tok/s {rates}: {c.verdict} ({c.reason})."
+        verdict = "no verdict, not like for like" if mixed else f"{c.verdict} ({c.reason})"
+        text += f" Untraced: {before.tok_s:,.2f} → {after.tok_s:,.2f} tok/s {rates}: {verdict}."
     return text
 
 
@@ -135,9 +140,12 @@ def _bits(b: Bits) -> str:
     if b.identical:
         same = f"the same bytes as {b.baseline} at {rows}, {b.elements:,} elements"
         return f"{b.variant}: {same} ({claim}) {cite(b.source)}."
-    each = ", ".join(f"{100 * share:.1f} % at {n}" for n, share, _ in b.differing)
-    far = max(rel for _, _, rel in b.differing) if b.differing else 0.0
     held = "; not held" if b.contract.startswith("same bits as") else ""
+    if not b.differing:
+        unknown = f"not the bytes of {b.baseline}; how many differ is not recorded"
+        return f"{b.variant}: {unknown} ({claim}{held}) {cite(b.source)}."
+    each = ", ".join(f"{100 * share:.1f} % at {n}" for n, share, _ in b.differing)
+    far = max(rel for _, _, rel in b.differing)
     return (
         f"{b.variant}: not the bytes of {b.baseline}. Elements that differ, by rows: {each}; the largest difference is "
         f"{100 * far:.2f} % of the largest output ({claim}{held}) {cite(b.source)}."

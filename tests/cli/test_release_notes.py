@@ -58,6 +58,7 @@ def test_figures_are_the_independent_counts(figures) -> None:
         row = rows[label]
         assert row["tok_s"] == counted["tok_s"]
         assert row["factor"] == pytest.approx(counted["tok_s"] / 11.02)
+        assert row["traced"]["kernels"] == row["traced"]["launches"]  # eager: a call launches one
         for name in ("launches", "syncs", "blocking_copies"):
             assert row["traced"][name] * 8 == counted[name], (label, name)
     time = figures["time"]
@@ -231,6 +232,22 @@ def test_rows_of_different_gpus_are_refused_unless_told(tmp_path) -> None:
     assert "> **Not like for like:** different GPUs: NVIDIA Test GPU (one), NVIDIA Other GPU (two)." in text
 
 
+def test_what_is_not_like_for_like_gets_no_verdict(tmp_path) -> None:
+    """Ten times as fast, but with a tenth of the batch: the GPU and the workload's name are the same."""
+    a = capture(tmp_path, "a")
+    b = capture(tmp_path, "b", batch=10, tokens=20, untraced={"tok_s": 1000.0, "ms_per_token": 1.0})
+    rows = [table("row", label="one", capture=a), table("row", label="two", capture=b)]
+    more = table("change", heading="c", before="one", after="two") + '\n[gap]\nreference = "one"\n'
+    text = run(spec(tmp_path, *rows, more), "--allow-mixed")
+    assert "100.00 → 1,000.00 tok/s [1][2]: no verdict, not like for like." in text
+    assert "Verdict: not distinguishable (not like for like)." in text
+    assert "faster" not in text
+    counts = text.split("Traced, a token")[1]
+    assert (
+        "| one [1] | 25.5 % | 1.5 | 1.5 | 1 | 0.5 |" in counts
+    )  # of 20,000 ns 5,100 busy; 3 launches, 2 syncs, 1 copy
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [({"workload": "v"}, "different workloads: w (one), v (two)"),
@@ -291,7 +308,7 @@ def test_a_row_with_only_a_bench_has_no_rate_and_says_so(tmp_path) -> None:
     a, b = capture(tmp_path, "a"), bench(tmp_path, "b.json")
     path = spec(tmp_path, table("row", label="one", capture=a), table("row", label="v3b", bench=b, variant="v3b"))
     text = run(path)
-    assert "| v3b | – | – | – | – |" in text
+    assert "| v3b | – | – | – | – | – | – |" in text
     missing = text.split("## Not measured\n")[1]
     assert "- tok/s of v3b: its sources hold no untraced run of a whole decode." in missing
     assert "- Counts and GPU time of v3b: no capture." in missing
@@ -424,7 +441,7 @@ def test_names_of_others_cannot_break_the_page_and_absolute_paths_stay_private(t
     assert str(tmp_path) not in text
     rows = [line for line in text.splitlines() if line.startswith("| one")]
     assert len(rows) == 2
-    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [6, 9]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [6, 8]
 
 
 def test_a_copy_of_the_release_elsewhere_gives_the_same_bytes(tmp_path) -> None:
