@@ -194,6 +194,8 @@ def _missing(notes: ReleaseNotes) -> list[str]:
     for p in notes.paths:
         if p.tok_s is None:
             found.append(f"tok/s of {p.label}: its sources hold no untraced run of a whole decode.")
+            if p is notes.paths[0] and len(notes.paths) > 1:
+                found.append(f"Factors over {p.label}: it has no rate.")
         if p.capture is None:
             found.append(f"Counts and GPU time of {p.label}: no capture.")
         elif not len(p.capture.wall):

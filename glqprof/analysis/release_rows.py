@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from glqprof.analysis.answers import NO
+from glqprof.analysis.answers import NO, YES
 from glqprof.analysis.breakdown import Breakdown
 from glqprof.analysis.release_facts import Facts, bench_facts, capture_facts, decode_facts
 from glqprof.traces.schema.manifest import Untraced
@@ -113,7 +113,9 @@ class Sources:
         parts += [f"{len(b.window.steps)} steps traced"] if len(b.window.steps) else []
         parts += [f"recorded {m.captured_at}"] if m and m.captured_at else []
         parts += [m.source] if m and m.source else []
-        warnings = [*b.trace.warnings, *(m.warnings if m else [])]
+        doubtful = [q for q in ("gpu_time", "gpu_idle", "host_blame", "complete") if b.answers[q].answer != YES]
+        answers = [f"{q}: {b.answers[q].answer}, {b.answers[q]}" for q in doubtful]
+        warnings = [*answers, *b.trace.warnings, *(m.warnings if m else [])]
         number = self._number("capture", name, "; ".join(p.strip() for p in parts), warnings)
         self.facts.append(capture_facts(owner, number, b))
         return number

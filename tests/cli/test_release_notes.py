@@ -282,6 +282,14 @@ def test_what_makes_a_source_doubtful_stands_under_it(tmp_path) -> None:
     assert "  - warning: drift: rows 2, eager, beside v0.2.12" in sources
 
 
+def test_what_a_capture_answers_only_partly_stands_under_it(tmp_path) -> None:
+    """A graph traced as a whole: idle time inside it shows as busy."""
+    content = json.loads((RECORDED / "h200-toy-cuda-graph-graph" / "capture.json").read_text(encoding="utf-8"))
+    path = spec(tmp_path, table("row", label="one", capture=str(RECORDED / content["name"])))
+    sources = run(path).split("## Sources\n")[1]
+    assert re.search(r"^  - warning: gpu\\_idle: partly, \d graph launches are timed as a whole", sources, re.MULTILINE)
+
+
 def test_rates_of_different_kinds_are_told_apart(tmp_path) -> None:
     median = {"untraced": {"tok_s": 1.0, "ms_per_token": 1000.0, "statistic": "median of 16 tokens"}}
     a, b = capture(tmp_path, "a", **median), decode(tmp_path, "b.json", tokens=128)
@@ -313,6 +321,7 @@ def test_a_row_with_only_a_bench_has_no_rate_and_says_so(tmp_path) -> None:
     assert "- tok/s of v3b: its sources hold no untraced run of a whole decode." in missing
     assert "- Counts and GPU time of v3b: no capture." in missing
     assert "- Where the time of v3b goes: no capture; shown is one." in missing
+    assert "Factors over" not in text
     assert "From one to v3b on NVIDIA Test GPU: not measured untraced on both sides." in text
     assert "v3b: the same bytes as v0.2.12" in text
     assert "nan" not in text.lower().split()
@@ -395,6 +404,8 @@ def test_a_gap_to_a_row_without_a_rate_is_not_known(tmp_path) -> None:
     gap = '\n[gap]\nreference = "one"\n'
     text = run(spec(tmp_path, table("row", label="two", capture=b), table("reference", label="one", capture=a), gap))
     assert "The gap is not known." in text
+    first = spec(tmp_path, table("row", label="one", capture=a), table("row", label="two", capture=b))
+    assert "- Factors over one: it has no rate." in run(first)
     assert "- A floor of one: the specification gives none." in text
 
 
