@@ -22,7 +22,8 @@ def release_document(notes: ReleaseNotes) -> Document:
     document = Document(notes.spec.title, [Text([notes.spec.title], "headline")])
     if notes.mixed:
         document.parts.append(Text([f"not like for like: {m}" for m in notes.mixed], "warning"))
-    document.parts += [cumulative_table(notes), counts_table(notes)]
+    document.parts.append(cumulative_table(notes))
+    document.parts += [counts_table(notes)] if any(p.capture is not None for p in notes.paths) else []
     document.parts += [share_table(notes)] if notes.shares else []
     document.parts += [host_table(notes)] if notes.host else []
     document.parts += [kernel_table(notes)] if notes.kernels else []

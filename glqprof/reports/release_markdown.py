@@ -57,6 +57,7 @@ def release_markdown(notes: ReleaseNotes) -> str:
         shas=sentences.sha_sentences(notes),
         statistics=sentences.statistics(notes),
         cumulative=tables.cumulative_table(notes),
+        has_captures=any(p.capture is not None for p in notes.paths),
         counts=tables.counts_table(notes),
         compatibility=sentences.compatibility(notes),
     )

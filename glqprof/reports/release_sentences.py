@@ -8,6 +8,7 @@ from glqprof.analysis.release_facts import by_value
 from glqprof.analysis.release_kernels import Bits, bits_of
 from glqprof.analysis.release_rows import ReleaseRow
 from glqprof.reports.release_document import COUNTS, cite, number, rate_of
+from glqprof.traces.schema.release import NO_GPU
 
 PROPERTIES = (
     "GPU",
@@ -27,7 +28,7 @@ PROPERTIES = (
 def headline(notes: ReleaseNotes) -> str:
     """First row to last, untraced."""
     first, last = notes.rows[0], notes.rows[-1]
-    gpus = " and ".join(by_value(notes.facts, "GPU"))
+    gpus = " and ".join("the CPU" if gpu == NO_GPU else gpu for gpu in by_value(notes.facts, "GPU"))
     where = f" on {gpus}" if gpus else ""
     if first.tok_s is None or last.tok_s is None or last.factor is None:
         return f"From {first.label} to {last.label}{where}: not measured untraced on both sides."

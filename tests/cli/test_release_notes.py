@@ -272,6 +272,9 @@ def test_a_run_on_the_cpu_or_of_fewer_layers_is_other_work(tmp_path) -> None:
     c = table("row", label="three", decode=decode(tmp_path, "c.json", layers=52, gpu="", device="cpu"))
     assert "different numbers of layers: 52 (one), 6 (two)" in refused(spec(tmp_path, a, b))
     assert "different GPUs: NVIDIA Test GPU (one), none (CPU) (three)" in refused(spec(tmp_path, a, c))
+    text = run(spec(tmp_path, c))
+    assert "three: 50.00 tok/s [1] untraced on the CPU." in text
+    assert "Traced" not in text  # no table of dashes where there is no capture
 
 
 def test_what_makes_a_source_doubtful_stands_under_it(tmp_path) -> None:

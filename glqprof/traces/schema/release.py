@@ -11,6 +11,10 @@ from glqprof.traces.schema.bench import BenchResult
 from glqprof.traces.schema.manifest import Gpu
 
 
+NO_GPU = "none (CPU)"
+"""What a run on the CPU says of its GPU."""
+
+
 class RowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A path through the program: its sources (paths from ``root``), at least one of them.
 
@@ -117,7 +121,7 @@ class DecodeRun(msgspec.Struct, frozen=True):
     def gpus(self) -> list[str]:
         """Names of the GPUs, where the file has them; of a run on the CPU, that it was one."""
         if self.device == "cpu":
-            return ["none (CPU)"]
+            return [NO_GPU]
         names = [self.gpu.name] if isinstance(self.gpu, Gpu) else [self.gpu] if isinstance(self.gpu, str) else self.gpu
         return [name for name in names if name]
 
