@@ -10,7 +10,6 @@ import msgspec
 from glqprof.traces.schema.bench import BenchResult
 from glqprof.traces.schema.manifest import Gpu
 
-
 NO_GPU = "none (CPU)"
 """What a run on the CPU says of its GPU."""
 
