@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glqprof.analysis.breakdown import Breakdown
+from glqprof.analysis.breakdown import Breakdown, breakdown
 from glqprof.errors import InputError
 
 if TYPE_CHECKING:
     from glqprof.analysis.compare import Comparison
     from glqprof.analysis.ncu_analysis import NcuAnalysis
+    from glqprof.analysis.release import ReleaseNotes
     from glqprof.reports.notebook import Picture
 
 
@@ -78,3 +79,43 @@ def write_perfetto(path: str | Path, b: Breakdown) -> None:
 
     check_output_path(Path(path))
     export_perfetto(b, Path(path))
+
+
+def release_notes(spec: str | Path, *, allow_mixed: bool = False) -> ReleaseNotes:
+    """The figures of ``glqprof release-notes`` from a specification (docs/release-notes.md).
+
+    Raises InputError for a wrong specification, a source that cannot be used, or sources of different GPUs, workloads,
+    batch sizes or prompts, unless ``allow_mixed`` is set.
+    """
+    from glqprof.analysis.release import release_notes as put_together
+    from glqprof.analysis.release_rows import Evidence
+    from glqprof.traces.bench_results import read_bench_result
+    from glqprof.traces.captures import load
+    from glqprof.traces.decode_results import read_decode
+    from glqprof.traces.release_spec import read_release_spec
+    from glqprof.traces.schema.buckets import load_bucket_rules
+    from glqprof.traces.schema.release import NamedBench, NamedDecode, shown_name
+
+    spec = Path(spec)
+    content = read_release_spec(spec)
+    root = spec.parent / content.root
+    rules = load_bucket_rules(root / content.buckets if content.buckets else None)
+
+    def bench(name: str) -> NamedBench:
+        return NamedBench(shown_name(name), read_bench_result(root / name))
+
+    # What is small and quick to refuse comes first; a capture takes seconds.
+    benches = [(k, bench(k.bench)) for k in content.kernels]
+    floor = content.gap.floor if content.gap else None
+    floor_bench = bench(floor.bench) if floor and floor.bench else None
+    decodes = {
+        r.label: NamedDecode(shown_name(r.decode), read_decode(root / r.decode)) for r in content.rows if r.decode
+    }
+    row_benches = {r.label: bench(r.bench) for r in content.rows if r.bench}
+    evidence = []
+    for row in content.rows:
+        capture = None
+        if row.capture:
+            capture = breakdown(load(root / row.capture, launch_config=False), buckets=rules)
+        evidence.append(Evidence(row, capture, decodes.get(row.label), row_benches.get(row.label)))
+    return put_together(content, evidence, benches, floor_bench, subject=spec, allow_mixed=allow_mixed)

@@ -111,7 +111,7 @@ def _compare(base_side: list[Breakdown], cand_side: list[Breakdown]) -> Comparis
     untraced = Pair(base.untraced.tok_s, cand.untraced.tok_s) if base.untraced and cand.untraced else None
     interval = _interval(base_side, cand_side)
     unlike = _unlike(base, cand)
-    verdict, reason = (UNCLEAR, unlike) if unlike else _verdict(untraced, interval)
+    verdict, reason = (UNCLEAR, unlike) if unlike else verdict_of(untraced, interval)
     comparison = Comparison(
         base=base,
         cand=cand,
@@ -241,7 +241,8 @@ def _unlike(base: Breakdown, cand: Breakdown) -> str:
     return ""
 
 
-def _verdict(untraced: Pair | None, interval: Interval | None) -> tuple[str, str]:
+def verdict_of(untraced: Pair | None, interval: Interval | None) -> tuple[str, str]:
+    """Faster, slower or not distinguishable, and what that rests on; ``untraced`` are tokens a second."""
     if interval is not None:
         runs = f"{interval.base_runs} and {interval.cand_runs} runs"
         if interval.high < 1:

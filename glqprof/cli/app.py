@@ -20,6 +20,7 @@ from glqprof.cli.doctor import doctor
 from glqprof.cli.export import export
 from glqprof.cli.kernels import kernels
 from glqprof.cli.ncu import ncu
+from glqprof.cli.release_notes import release_notes
 from glqprof.cli.report import report
 from glqprof.cli.scrub import scrub
 from glqprof.cli.trend import trend
@@ -63,6 +64,7 @@ app.command()(kernels)
 app.command()(ncu)
 app.command()(report)
 app.command()(export)
+app.command("release-notes")(release_notes)
 app.command()(demo)
 app.command()(scrub)
 app.command()(doctor)

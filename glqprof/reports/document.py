@@ -18,7 +18,8 @@ def printable(text: str) -> str:
 class Column:
     """``title`` as shown; ``key`` is the CSV header (units in names); ``digits`` of a float; ``signed`` shows a plus;
     ``percent`` shows a share as a percentage; ``flexible`` columns give way when the terminal is narrow, cut with an
-    ellipsis or, with ``wrap``, on several lines."""
+    ellipsis or, with ``wrap``, on several lines. ``markdown``: the text is Markdown that an author
+    wrote, which a Markdown report passes on."""
 
     title: str
     key: str
@@ -28,6 +29,7 @@ class Column:
     flexible: bool = False
     text: bool = False
     wrap: bool = False
+    markdown: bool = False
 
     def show(self, value: Cell) -> str:
         """The cell as a reader sees it; an absent value is a dash, never 0."""

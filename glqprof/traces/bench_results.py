@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from glqprof.errors import InputError
-from glqprof.traces.schema.bench import BENCH_SCHEMA
+from glqprof.traces.schema.bench import BENCH_SCHEMA, BenchResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +38,15 @@ def read_bench(path: str | Path) -> pd.DataFrame:
     kept = ("group", "geometry", "baseline", "device", "noise_floor_pct", "warnings")
     frame.attrs.update({key: document.get(key) for key in kept})
     return frame
+
+
+def read_bench_result(path: str | Path) -> BenchResult:
+    """A bench result whole, as `glqprof bench` had it. Raises InputError as `read_bench` does."""
+    document = _document(Path(path))
+    try:
+        return msgspec.convert(document, BenchResult)
+    except msgspec.ValidationError as error:
+        raise InputError(path, f"does not follow {BENCH_SCHEMA} ({error}); run the bench again") from None
 
 
 def _document(path: Path) -> dict[str, Any]:
