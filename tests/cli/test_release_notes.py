@@ -19,6 +19,7 @@ from support.paths import RECORDED, REPOSITORY
 SPEC = REPOSITORY / "docs" / "releases" / "h200-cascade2.toml"
 NOTE = SPEC.with_suffix(".md")
 BENCH = REPOSITORY / "benchmarks" / "results" / "bench-glq-moe.json"
+FUSED = REPOSITORY / "benchmarks" / "results" / "bench-glq-fused.json"
 # Counted apart from this program, from the exports, for the README of the captures: in the window from the first to the
 # last decode_token range, 8 tokens.
 COUNTED = {
@@ -113,7 +114,7 @@ def test_every_source_is_cited_and_every_citation_is_a_source(note, figures) -> 
 
 def test_bits_and_kernels_are_those_of_the_bench_file(note, figures) -> None:
     by_name = {(v["name"], v["rows"]): v for v in json.loads(BENCH.read_text(encoding="utf-8"))["variants"]}
-    bits = {b["variant"]: b for b in figures["bits"]}
+    bits = {b["variant"]: b for b in reversed(figures["bits"])}  # the first of the two files
     assert bits["v3b"]["identical"] is True
     assert bits["v3b"]["elements"] == sum(by_name["v3b", n]["differing"]["elements"] for n in (1, 2, 4))
     wrong = bits["v3b-fp32act"]
@@ -124,11 +125,14 @@ def test_bits_and_kernels_are_those_of_the_bench_file(note, figures) -> None:
     assert "v3b-fp32act: not the bytes of v0.2.12" in note
     assert "33.0 % at 1, 40.4 % at 2, 44.2 % at 4" in note
     assert "not held" in note
-    kernels = {k["variant"]: k for k in figures["kernels"]}
+    kernels = {k["variant"]: k for k in reversed(figures["kernels"])}
     assert kernels["v3b"]["eager_us"] == by_name["v3b", 1]["timings"]["eager"]["median_us"]
     # A variant that failed its checks has no time.
     assert kernels["v3b-fp32act"]["eager_us"] is None
     assert f"{by_name['v3b-fp32act', 1]['timings']['eager']['median_us']:,.0f}" not in note
+    fused = json.loads(FUSED.read_text(encoding="utf-8"))
+    graph = next(v for v in fused["variants"] if v["name"] == "fused")["timings"]["graph"]
+    assert kernels["fused"]["graph_us"] == graph["median_us"]
 
 
 def test_the_floor_is_bytes_over_the_measured_copy_rate(figures) -> None:
@@ -463,7 +467,8 @@ def test_a_copy_of_the_release_elsewhere_gives_the_same_bytes(tmp_path) -> None:
     for name in ("h200-cascade2-30b-glq-v0.2.12", "h200-cascade2-30b-glq-v0.2.13", "h200-cascade2-30b-bf16-grouped"):
         shutil.copytree(RECORDED / name, tmp_path / "captures" / name)
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    shutil.copy(BENCH, tmp_path / "benchmarks" / "results")
+    for bench_file in (BENCH, FUSED):
+        shutil.copy(bench_file, tmp_path / "benchmarks" / "results")
     (tmp_path / "docs" / "releases").mkdir(parents=True)
     copied = Path(shutil.copy(SPEC, tmp_path / "docs" / "releases"))
     assert run(copied).encode() == NOTE.read_bytes()
