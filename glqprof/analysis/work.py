@@ -16,7 +16,7 @@ FRAMES = ("kernels", "copies", "memsets", "graphs")
 
 @dataclass(frozen=True)
 class GpuWork:
-    """Activities sorted by (device, start, stream, correlation id), as arrays of one length.
+    """Activities sorted by (device, start, stream, correlation id, process), as arrays of one length.
 
     ``kind``: KERNEL, COPY, MEMSET or GRAPH; ``row``: the activity's row in its frame; ``api_row``: the row of
     ``trace.api`` that submitted it, -1 where the capture holds none.
@@ -70,14 +70,15 @@ def gather_work(trace: Trace) -> GpuWork:
         return GpuWork(empty, empty, empty, empty, empty, empty, empty, empty)
     columns = [np.concatenate(arrays) if len(parts) > 1 else arrays[0] for arrays in zip(*parts, strict=True)]
     parts.clear()
-    order = _order(device=columns[2], start=columns[0], stream=columns[4], correlation=columns.pop())
+    correlation = columns.pop()
+    order = _order(device=columns[2], start=columns[0], stream=columns[4], process=columns[3], correlation=correlation)
     return GpuWork(*(column[order] for column in columns))
 
 
-def _order(device: Array, start: Array, stream: Array, correlation: Array) -> Array:
-    """Indices by (device, start, stream, correlation id).
+def _order(device: Array, start: Array, stream: Array, process: Array, correlation: Array) -> Array:
+    """Indices by (device, start, stream, correlation id, process): streams and ids repeat across processes.
 
-    The same as one lexsort over four keys, but tables come nearly sorted by start and ties are few: a stable sort by
+    The same as one lexsort over five keys, but tables come nearly sorted by start and ties are few: a stable sort by
     start, then only what ties with its neighbour is sorted by the other keys.
     """
     order = np.argsort(start, kind="stable").astype(np.int32)
@@ -89,7 +90,7 @@ def _order(device: Array, start: Array, stream: Array, correlation: Array) -> Ar
         tied[1:] |= same
         tied[:-1] |= same
         members = order[tied]
-        keys = (correlation[members], stream[members], start[members], device[members])
+        keys = (process[members], correlation[members], stream[members], start[members], device[members])
         order[tied] = members[np.lexsort(keys)]
     return order
 

@@ -88,7 +88,7 @@ def account(recording: Recording, device: int, start: int, end: int) -> tuple[di
     """(busy time by bucket, idle time by state) of one device over [start, end), one nanosecond at a time."""
     mine = sorted(
         (a for a in recording.activities if a.device == device),
-        key=lambda a: (a.start, a.stream, a.correlation),
+        key=lambda a: (a.start, a.stream, a.correlation, a.process),
     )
     busy: dict[str, Fraction] = defaultdict(Fraction)
     idle: dict[str, int] = defaultdict(int)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis.by_hand import Activity, Call, Overhead, Recording, account
@@ -84,6 +84,15 @@ def recordings(draw: st.DrawFn) -> Recording:
     return Recording(activities, calls, overheads, os_calls)
 
 
+TIED_ACROSS_PROCESSES = Recording(
+    [Activity(0, 1, 1, 7, process, 0, kind, False) for process, kind in ((2, "copy"), (1, "kernel"))],
+    [Call(1, 10, 0, 0, "cudaLaunchKernel", 0)],
+    [],
+    [],
+)
+
+
+@example(TIED_ACROSS_PROCESSES, 0, 1)
 @given(recordings(), st.integers(0, 25), st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
 def test_account_equals_its_definition_and_closes(recording: Recording, start: int, length: int) -> None:
