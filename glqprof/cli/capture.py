@@ -37,7 +37,12 @@ class GraphTrace(StrEnum):
 
 
 CommandArgument = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments, as you would run it.")
+    list[str] | None,
+    typer.Argument(
+        metavar="-- COMMAND…",
+        help="The program and its arguments, as you would run it. With a bundled --workload: none, or only options of "
+        "`glqprof decode`.",
+    ),
 ]
 OutputOption = Annotated[
     Path | None,
@@ -73,8 +78,16 @@ KeepOption = Annotated[
         "host, users, processes and output.",
     ),
 ]
-WorkloadOption = Annotated[str, typer.Option(help="A name for what runs, in the manifest.")]
-VariantOption = Annotated[str, typer.Option(help="A name for the variant of it, in the manifest.")]
+WorkloadOption = Annotated[
+    str,
+    typer.Option(
+        help="A name for what runs, in the manifest. Without a command: the bundled workload to decode, cascade2-30b or "
+        "tiny."
+    ),
+]
+VariantOption = Annotated[
+    str, typer.Option(help="A name for the variant of it, in the manifest. Without a command: how its experts run.")
+]
 ExtraOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,7 +98,7 @@ ExtraOption = Annotated[
 
 @capture.command(context_settings=_CONTEXT)
 def nsys(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     untraced: UntracedOption = True,
     repeat: RepeatOption = 1,
@@ -123,7 +136,7 @@ def nsys(
 
 @capture.command(context_settings=_CONTEXT)
 def ncu(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     kernel: Annotated[
         str,
@@ -156,7 +169,7 @@ def ncu(
 
 @capture.command(context_settings=_CONTEXT)
 def cupti(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     untraced: UntracedOption = True,
     repeat: RepeatOption = 1,
@@ -175,7 +188,7 @@ def cupti(
     from glqprof.profilers.profiler import interpreter_of
 
     _run(
-        Cupti(interpreter_of(command)),
+        Cupti(interpreter_of(command or [])),
         command,
         output,
         untraced,
@@ -190,7 +203,7 @@ def cupti(
 
 @capture.command(context_settings=_CONTEXT)
 def torch(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     untraced: UntracedOption = True,
     repeat: RepeatOption = 1,
@@ -208,7 +221,7 @@ def torch(
     from glqprof.profilers.torch_profiler import TorchProfiler
 
     _run(
-        TorchProfiler(interpreter_of(command)),
+        TorchProfiler(interpreter_of(command or [])),
         command,
         output,
         untraced,
@@ -223,7 +236,7 @@ def torch(
 
 def _run(
     profiler: Profiler,
-    command: list[str],
+    given: list[str] | None,
     output: Path | None,
     untraced: bool,
     repeat: int,
@@ -241,7 +254,8 @@ def _run(
 
     if not untraced and repeat > 1:
         raise InputError("--repeat", "counts untraced runs, and --no-untraced makes none; leave one of them out")
-    folder = output or default_folder(profiler.name, command)
+    command = _command(profiler.name, given or [], workload, variant)
+    folder = output or default_folder(profiler.name, given or [f"{workload}-{variant}".strip("-")])
     plan = Plan(
         profiler=profiler,
         command=command,
@@ -263,6 +277,22 @@ def _run(
         _fail(f"interrupted by Ctrl-C; {folder} is marked unfinished", 130)
     else:
         _say(captured, keep_environment)
+
+
+def _command(tool: str, given: list[str], workload: str, variant: str) -> list[str]:
+    """What to run: the command given, or the bundled decode where there is none or only options for it."""
+    from glqprof.errors import InputError
+    from glqprof.workloads.bundled import WORKLOADS, decode_command
+    from glqprof.workloads.nemotron_h.variants import find_variant
+
+    if given and not given[0].startswith("-"):
+        return given
+    if workload in WORKLOADS:
+        if variant:
+            find_variant(variant, "--variant")
+        return decode_command(workload, variant, given)
+    bundled = " or ".join(WORKLOADS)
+    raise InputError(f"capture {tool}", f"no command; give one after --, or --workload {bundled} for a bundled decode")
 
 
 def _fail(sentence: str, status: int) -> None:

@@ -39,11 +39,11 @@ class DecodeResult:
     steps_ns: tuple[tuple[int, int], ...]
     prefill_ms: float
     load_s: float
-    peak_gpu_bytes: int | None
     token_sha: str
     glqprof: str
     torch: str
     transformers: str
+    peak_gpu_bytes: int | None = None
     gpu: str = ""
     driver: str = ""
     cuda: str = ""

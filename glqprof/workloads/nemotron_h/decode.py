@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,7 +98,7 @@ def run_decode(
     chosen = find_variant(variant, "--variant")
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda", "no CUDA GPU is visible here; use --device cpu with --workload tiny")
-    transformers_classes()  # its import takes seconds, and is not loading
+    version = transformers_classes().version  # its import takes seconds, and is not loading
     say(f"making {len(sizes.layers)} layers of {workload}, experts {variant}")
     began = time.perf_counter()
     built = build(sizes, chosen, seed, device)
@@ -118,8 +118,7 @@ def run_decode(
         warnings.append(f"{bad_ids} expert ids named no expert and were skipped")
     if not decoded.finite:
         warnings.append("the last logits hold inf or NaN: the tokens mean nothing")
-    about = _versions(device)
-    return DecodeResult(
+    result = DecodeResult(
         workload=workload,
         variant=variant,
         device=device,
@@ -131,23 +130,21 @@ def run_decode(
         steps_ns=tuple(decoded.steps_ns),
         prefill_ms=decoded.prefill_ms,
         load_s=load_s,
-        peak_gpu_bytes=int(torch.cuda.max_memory_allocated()) if device == "cuda" else None,
         token_sha=sha,
+        glqprof=__version__,
+        torch=str(torch.__version__),
+        transformers=str(version),
         warnings=tuple(warnings),
-        **about,
     )
+    return replace(result, **_gpu()) if device == "cuda" else result
 
 
-def _versions(device: str) -> dict[str, str]:
-    import transformers
+def _gpu() -> dict[str, Any]:
+    from glqprof.bench.cuda import driver_version
 
-    about = {"glqprof": __version__, "torch": str(torch.__version__), "transformers": str(transformers.__version__)}
-    if device == "cuda":
-        from glqprof.bench.cuda import driver_version
-
-        about |= {
-            "gpu": str(torch.cuda.get_device_name()),
-            "driver": driver_version(),
-            "cuda": str(torch.version.cuda),
-        }
-    return about
+    return {
+        "gpu": str(torch.cuda.get_device_name()),
+        "driver": driver_version(),
+        "cuda": str(torch.version.cuda),
+        "peak_gpu_bytes": int(torch.cuda.max_memory_allocated()),
+    }

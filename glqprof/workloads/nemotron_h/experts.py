@@ -125,9 +125,7 @@ def _glq_host_loop(variant: ExpertVariant, layers: Iterable[Any], top_k: int, co
     made = []
     for layer in layers:
         counters.infinite.append(layer.overflow)
-        made.append(
-            on_gpu(ops.cuda_layer(layer)) if _is_cuda(layer) else on_cpu(host_layer(layer), layer.overflow)
-        )
+        made.append(on_gpu(ops.cuda_layer(layer)) if _is_cuda(layer) else on_cpu(host_layer(layer), layer.overflow))
     return made
 
 

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,20 +44,30 @@ class Built:
     counters: Counters
 
 
-def transformers_classes() -> tuple[Any, Any]:
-    """(NemotronHConfig, NemotronHForCausalLM); InputError where transformers is missing or has no nemotron_h."""
+class Classes(NamedTuple):
+    """What is used of transformers, and its version."""
+
+    config: Any
+    model: Any
+    version: str
+
+
+def transformers_classes() -> Classes:
+    """NemotronHConfig and NemotronHForCausalLM; InputError where transformers is missing or has no nemotron_h."""
     fix = "pip install 'glqprof[torch]'"
     try:
         import transformers
     except ImportError as error:
-        raise InputError("transformers", f"cannot be imported ({error}), and the decode runs its model: {fix}") from None
+        raise InputError(
+            "transformers", f"cannot be imported ({error}), and the decode runs its model: {fix}"
+        ) from None
     version = transformers.__version__
     try:
         config, model = transformers.NemotronHConfig, transformers.NemotronHForCausalLM
     except (AttributeError, ImportError) as error:
         raise InputError("transformers", f"{version} gives no NemotronHForCausalLM ({error}): {fix}") from None
     transformers.utils.logging.set_verbosity_error()  # it warns of each fast kernel that is not installed
-    return config, model
+    return Classes(config, model, str(version))
 
 
 def bytes_needed(sizes: Sizes, variant: ExpertVariant) -> int:
@@ -103,11 +113,11 @@ def build(sizes: Sizes, variant: ExpertVariant, seed: int, device: str) -> Built
     Each layer is an NVTX range ``layer_<NN>_<letter>`` of `annotate`, the head ``layer_<NN>_head``. Raises InputError:
     no transformers, too little memory.
     """
-    config_class, model_class = transformers_classes()
+    classes = transformers_classes()
     check_memory(sizes, variant, device)
-    config = config_class(**sizes.config_arguments())
+    config = classes.config(**sizes.config_arguments())
     with torch.device("meta"):
-        model = model_class._from_config(config, dtype=torch.bfloat16)
+        model = classes.model._from_config(config, dtype=torch.bfloat16)
     moes = [block.mixer for block in model.model.layers if LETTERS[block.block_type] == "E"]
     counters = Counters()
     layers = random_layers(sizes, variant.kind, seed, device)

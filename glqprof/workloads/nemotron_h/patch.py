@@ -133,6 +133,7 @@ def _own(variant: ExpertVariant, moe: Any, weights: str | None) -> Any:
     activation = moe.config.mlp_hidden_act
     if variant.kind == BF16 and weights is None:
         import torch
+
         from glqprof_kernels.bf16 import Bf16Layer
 
         return Bf16Layer(up.detach().to(torch.bfloat16), down.detach().to(torch.bfloat16), activation, 0.0)
