@@ -81,8 +81,8 @@ KeepOption = Annotated[
 WorkloadOption = Annotated[
     str,
     typer.Option(
-        help="A name for what runs, in the manifest. Without a command: the bundled workload to decode, cascade2-30b or "
-        "tiny."
+        help="A name for what runs, in the manifest. Without a command: the bundled workload to decode, "
+        "cascade2-30b or tiny."
     ),
 ]
 VariantOption = Annotated[
@@ -131,7 +131,7 @@ def nsys(
     from glqprof.profilers.nsys import Nsys
 
     profiler = Nsys(graph_trace.value, follow_forks, tuple(extra or ()))
-    _run(profiler, command, output, untraced, repeat, part, timeout, keep_environment, workload, variant)
+    _run(profiler, command or [], output, untraced, repeat, part, timeout, keep_environment, workload, variant)
 
 
 @capture.command(context_settings=_CONTEXT)
@@ -164,7 +164,7 @@ def ncu(
     from glqprof.profilers.ncu import Ncu
 
     profiler = Ncu(kernel, skip, count, tuple(section or ()), tuple(extra or ()))
-    _run(profiler, command, output, untraced, repeat, part, timeout, keep_environment, workload, variant)
+    _run(profiler, command or [], output, untraced, repeat, part, timeout, keep_environment, workload, variant)
 
 
 @capture.command(context_settings=_CONTEXT)
@@ -189,7 +189,7 @@ def cupti(
 
     _run(
         Cupti(interpreter_of(command or [])),
-        command,
+        command or [],
         output,
         untraced,
         repeat,
@@ -222,7 +222,7 @@ def torch(
 
     _run(
         TorchProfiler(interpreter_of(command or [])),
-        command,
+        command or [],
         output,
         untraced,
         repeat,
@@ -236,7 +236,7 @@ def torch(
 
 def _run(
     profiler: Profiler,
-    given: list[str] | None,
+    given: list[str],
     output: Path | None,
     untraced: bool,
     repeat: int,
@@ -254,8 +254,9 @@ def _run(
 
     if not untraced and repeat > 1:
         raise InputError("--repeat", "counts untraced runs, and --no-untraced makes none; leave one of them out")
-    command = _command(profiler.name, given or [], workload, variant)
-    folder = output or default_folder(profiler.name, given or [f"{workload}-{variant}".strip("-")])
+    command = _command(profiler.name, given, workload, variant)
+    named = given if command is given else [f"{workload}-{variant}".strip("-").replace(".", "_")]
+    folder = output or default_folder(profiler.name, named)
     plan = Plan(
         profiler=profiler,
         command=command,

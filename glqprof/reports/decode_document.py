@@ -49,7 +49,8 @@ def decode_document(result: DecodeResult) -> Document:
     where = result.gpu or "the CPU: exact implementations, no figure of a GPU"
     headline = [
         f"{result.workload}, experts {result.variant}: {result.tok_s:.2f} tok/s, {result.ms_per_token:.3f} ms a token",
-        f"batch 1, {result.layers} layers, prompt {result.prompt}, {result.warmup} + {result.tokens} tokens, on {where}",
+        f"batch 1, {result.layers} layers, prompt {result.prompt}, {result.warmup} + {result.tokens} tokens",
+        f"on {where}",
     ]
     document = Document("Decode", [Text(headline, "headline"), decode_table(result)])
     lines = [f"token_sha {result.token_sha[:SHA_SHOWN]} (first of 64 digits; every token after the prompt)"]

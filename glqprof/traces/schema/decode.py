@@ -23,9 +23,9 @@ class DecodeResult:
     """One run of one variant at batch 1.
 
     ``steps_ns``: start and end of every timed token. ``prefill_ms``: prompt in, first token out. ``load_s``: weights
-    made and laid out. ``peak_gpu_bytes``: most that torch had in use. ``token_sha``: `annotate.sha_of` of every id after
-    the prompt: the first, ``warmup`` more, the ``tokens`` timed ones. ``gpu``, ``driver``, ``cuda``: "" on the CPU.
-    ``commit``: of the checkout that it ran in, "" outside one; ``dirty``: with changes.
+    made and laid out. ``peak_gpu_bytes``: most that torch had in use. ``token_sha``: `annotate.sha_of` of every id
+    after the prompt: the first, ``warmup`` more, the ``tokens`` timed ones. ``gpu``, ``driver``, ``cuda``: "" on the
+    CPU. ``commit``: of the checkout that it ran in, "" outside one; ``dirty``: with changes.
     """
 
     workload: str

@@ -12,7 +12,7 @@ import torch
 from glqprof import __version__, annotate
 from glqprof.errors import InputError
 from glqprof.traces.schema.decode import DecodeResult
-from glqprof.workloads.nemotron_h.model import build, transformers_classes
+from glqprof.workloads.nemotron_h.model import LETTERS, build, transformers_classes
 from glqprof.workloads.nemotron_h.sizes import load_sizes
 from glqprof.workloads.nemotron_h.variants import find_variant
 
@@ -42,9 +42,10 @@ def greedy(model: Any, prompt: Any, tokens: int, warmup: int = WARMUP) -> Decode
     `annotate.profiled` marks, each a range ``decode_token_<i>``. Every token is read by the host, as whoever streams
     them must.
     """
+    alone = _without_attention(model)
     with torch.inference_mode():
         start = time.perf_counter_ns()
-        out = model(input_ids=prompt, use_cache=True, logits_to_keep=1)
+        out = model(input_ids=prompt, use_cache=True, logits_to_keep=1, **alone)
         # transformers 5.24 calls past_key_values cache, and warns of the old name
         name = "cache" if "cache" in out else "past_key_values"
         cache = out[name]
@@ -53,7 +54,7 @@ def greedy(model: Any, prompt: Any, tokens: int, warmup: int = WARMUP) -> Decode
         prefill_ms = (time.perf_counter_ns() - start) / 1e6
 
         def step(token: Any) -> tuple[Any, Any]:
-            out = model(input_ids=token, use_cache=True, **{name: cache})
+            out = model(input_ids=token, use_cache=True, **{name: cache}, **alone)
             logits = out.logits[:, -1]
             token = logits.argmax(-1, keepdim=True)
             ids.append(int(token))
@@ -70,6 +71,21 @@ def greedy(model: Any, prompt: Any, tokens: int, warmup: int = WARMUP) -> Decode
                     token, logits = step(token)
                 steps_ns.append((began, time.perf_counter_ns()))
         return Decoded(ids, prefill_ms, steps_ns, bool(torch.isfinite(logits).all()))
+
+
+def _without_attention(model: Any) -> dict[str, Any]:
+    """What a model without any attention layer must be told: its cache cannot say how many tokens it holds.
+
+    Nothing else reads masks or positions: nemotron_h has no rotary embedding.
+    """
+    if any(LETTERS[block.block_type] == "*" for block in model.model.layers):
+        return {}
+    classes = transformers_classes()
+    if "create_masks_for_generate" not in vars(classes.model):  # takes no masks, and asks the cache in any case
+        problem = f"transformers {classes.version} cannot decode without an attention layer; give more layers, or 5.17"
+        raise InputError("--layers", problem)
+    masks = {"full_attention": None, "linear_attention": None}
+    return {"attention_mask": masks, "position_ids": torch.zeros(1, 1, dtype=torch.int64, device=model.device)}
 
 
 def random_prompt(vocab: int, length: int, seed: int, device: Any) -> Any:

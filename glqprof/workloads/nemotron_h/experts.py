@@ -227,7 +227,10 @@ def dense_layers(layers: Iterable[Any]) -> Iterator[Any]:
 
 
 class Experts(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
-    """In the place of a MoE module's ``experts``: called with hidden states, expert ids and routing weights."""
+    """In the place of a MoE module's ``experts``: called with hidden states, expert ids and routing weights.
+
+    For inference: no gradient passes.
+    """
 
     def __init__(self, run: Compute, variant: str) -> None:
         super().__init__()
@@ -235,7 +238,8 @@ class Experts(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
 
     def forward(self, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
         """[tokens, hidden] of the dtype of ``hidden_states``."""
-        return self.run(hidden_states, top_k_index, top_k_weights)
+        with torch.no_grad():
+            return self.run(hidden_states, top_k_index, top_k_weights)
 
     def extra_repr(self) -> str:
         """The variant's name, in the model's repr."""

@@ -58,14 +58,14 @@ def transformers_classes() -> Classes:
     try:
         import transformers
     except ImportError as error:
-        raise InputError(
-            "transformers", f"cannot be imported ({error}), and the decode runs its model: {fix}"
-        ) from None
+        why = " ".join(str(error).split())
+        raise InputError("transformers", f"cannot be imported ({why}), and decode runs its model: {fix}") from None
     version = transformers.__version__
     try:
         config, model = transformers.NemotronHConfig, transformers.NemotronHForCausalLM
     except (AttributeError, ImportError) as error:
-        raise InputError("transformers", f"{version} gives no NemotronHForCausalLM ({error}): {fix}") from None
+        why = " ".join(str(error).split())
+        raise InputError("transformers", f"{version} gives no NemotronHForCausalLM ({why}): {fix}") from None
     transformers.utils.logging.set_verbosity_error()  # it warns of each fast kernel that is not installed
     return Classes(config, model, str(version))
 
