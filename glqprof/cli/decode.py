@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,6 +12,9 @@ import typer
 
 from glqprof.cli.options import Format, FormatOption, print_document
 from glqprof.workloads.bundled import DEFAULT_VARIANT, WORKLOADS
+
+COMMIT = "GLQPROF_COMMIT"
+"""Tells the commit where the tree is no git checkout."""
 
 
 class DecodeDevice(StrEnum):
@@ -75,6 +79,8 @@ def decode(
     git = git_here()
     if git is not None:
         result = replace(result, commit=git.commit, dirty=git.dirty)
+    elif os.environ.get(COMMIT):
+        result = replace(result, commit=os.environ[COMMIT])
     print_document(decode_document(result), form, json_object=result.to_json(), csv_table=decode_csv_table(result))
 
 

@@ -12,6 +12,7 @@ import torch
 from glqprof import __version__, annotate
 from glqprof.errors import InputError
 from glqprof.traces.schema.decode import DecodeResult
+from glqprof.workloads.nemotron_h.experts import prepare
 from glqprof.workloads.nemotron_h.model import LETTERS, build, transformers_classes
 from glqprof.workloads.nemotron_h.sizes import load_sizes
 from glqprof.workloads.nemotron_h.variants import find_variant
@@ -115,6 +116,8 @@ def run_decode(
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda", "no CUDA GPU is visible here; use --device cpu with --workload tiny")
     version = transformers_classes().version  # its import takes seconds, and is not loading
+    say(f"preparing the kernels of {variant}")
+    prepare(chosen, device)
     say(f"making {len(sizes.layers)} layers of {workload}, experts {variant}")
     began = time.perf_counter()
     built = build(sizes, chosen, seed, device)

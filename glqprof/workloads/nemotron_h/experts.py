@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from glqprof.errors import InputError
 from glqprof.workloads.nemotron_h.sizes import Sizes
 from glqprof.workloads.nemotron_h.variants import GLQ, NVFP4, ExpertVariant
 
@@ -40,6 +41,18 @@ class Counters:
     def read(self) -> tuple[int, int]:
         """(infinite activations, ids that name no expert) so far, over all layers; waits for the GPU."""
         return self._total(self.infinite), self._total(self.bad_ids)
+
+
+def prepare(variant: ExpertVariant, device: str) -> None:
+    """Build or load the variant's CUDA extension, a minute at the first use; InputError where it cannot be built."""
+    if device != "cuda" or variant.kind not in (GLQ, NVFP4):
+        return
+    from importlib import import_module
+
+    try:
+        import_module(f"glqprof_kernels.{variant.kind}.extension").load()
+    except RuntimeError as error:
+        raise InputError(f"--variant {variant.name}", " ".join(str(error).split())) from None
 
 
 def random_layers(sizes: Sizes, kind: str, seed: int, device: Any) -> Iterator[Any]:

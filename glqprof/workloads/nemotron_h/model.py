@@ -87,7 +87,11 @@ def bytes_needed(sizes: Sizes, variant: ExpertVariant) -> int:
 
 def check_memory(sizes: Sizes, variant: ExpertVariant, device: str) -> None:
     """InputError where the device has less free memory than the weights need."""
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else _free_host_bytes()
+    if device == "cuda":
+        torch.cuda.empty_cache()  # what an earlier model left in torch's cache is free
+        free: int | None = int(torch.cuda.mem_get_info()[0])
+    else:
+        free = _free_host_bytes()
     needed = int(bytes_needed(sizes, variant) * _MEMORY_MARGIN)
     if free is not None and needed > free:
         where = "the GPU" if device == "cuda" else "this machine"
