@@ -147,6 +147,9 @@ def _load_experts(moes: list[Any], layers: Iterator[Any]) -> None:
 def _materialise(model: Any, sizes: Sizes, seed: int, device: str, skip: str = "") -> None:
     """Give every tensor of the model (but those whose names hold ``skip``) memory on the device, and its value."""
     generator = torch.Generator(device=device)
+    # Loading a checkpoint applies these lists; making a model of a configuration does not in every version.
+    lists = (getattr(model, name, None) or () for name in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"))
+    kept = [part for names in lists for part in names]
     with torch.no_grad():
         for name, module in list(model.named_modules()):
             for store in (module._parameters, module._buffers):
@@ -154,7 +157,8 @@ def _materialise(model: Any, sizes: Sizes, seed: int, device: str, skip: str = "
                     full = f"{name}.{key}"
                     if tensor is None or (skip and skip in full):
                         continue
-                    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+                    dtype = torch.float32 if any(part in full for part in kept) else tensor.dtype
+                    made = torch.empty(tensor.shape, dtype=dtype, device=device)
                     generator.manual_seed(zlib.crc32(f"{seed} {full}".encode()))
                     _fill(full, made, sizes, generator)
                     is_parameter = store is module._parameters
