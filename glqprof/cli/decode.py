@@ -38,7 +38,7 @@ def decode(
     tokens: Annotated[int | None, typer.Option(min=1, help="Tokens to time. Default: 128; tiny: 16.")] = None,
     warmup: Annotated[int, typer.Option(min=0, help="Tokens decoded before the timed ones.")] = 3,
     layers: Annotated[int | None, typer.Option(help="Only the model's first layers. Default: all.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and the prompt.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the weights and the prompt.")] = 0,
     form: FormatOption = Format.table,
 ) -> None:
     """Decode a bundled model at batch 1 with any expert variant, and say how fast and which tokens.

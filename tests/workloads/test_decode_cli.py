@@ -103,6 +103,7 @@ def test_trend_adds_it(result, tmp_path):
         (["--layers", 0], "--layers: 0 is not 1 to 7"),
         (["--prompt", 0], "'--prompt'"),
         (["--tokens", 0], "'--tokens'"),
+        (["--seed", 1 << 40], "'--seed'"),
         (["--device", "tpu"], "'--device'"),
     ],
 )
@@ -128,6 +129,20 @@ def test_no_gpu_no_torch_no_transformers(monkeypatch):
         assert (ran.status, ran.err.count("\n")) == (2, 1), ran.err
         assert f"error: {name}: " in ran.err
         assert "pip install 'glqprof[torch]'" in ran.err
+
+
+def test_a_gpu_that_runs_out_of_memory_is_one_line(monkeypatch):
+    import torch
+
+    from glqprof.workloads.nemotron_h import decode
+
+    def full(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 1")
+
+    monkeypatch.setattr(decode, "greedy", full)
+    ran = glqprof(*TINY)
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "error: tiny fused: CUDA out of memory; use --layers, or a shorter --prompt" in ran.err
 
 
 def test_a_transformers_without_the_model_says_its_version(monkeypatch):

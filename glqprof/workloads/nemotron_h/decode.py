@@ -119,14 +119,18 @@ def run_decode(
     say(f"preparing the kernels of {variant}")
     prepare(chosen, device)
     say(f"making {len(sizes.layers)} layers of {workload}, experts {variant}")
-    began = time.perf_counter()
-    built = build(sizes, chosen, seed, device)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    load_s = time.perf_counter() - began
-    say(f"decoding {tokens} tokens after {prompt}")
-    ids = random_prompt(sizes.vocab, prompt, seed, device)
-    decoded = greedy(built.model, ids, tokens, warmup)
+    try:
+        began = time.perf_counter()
+        built = build(sizes, chosen, seed, device)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        load_s = time.perf_counter() - began
+        say(f"decoding {tokens} tokens after {prompt}")
+        ids = random_prompt(sizes.vocab, prompt, seed, device)
+        decoded = greedy(built.model, ids, tokens, warmup)
+    except torch.OutOfMemoryError as error:
+        why = str(error).partition(". ")[0]
+        raise InputError(f"{workload} {variant}", f"{why}; use --layers, or a shorter --prompt") from None
     infinite, bad_ids = built.counters.read()
     sha = annotate.sha_of(decoded.ids)
     annotate.report(token_sha=sha, batch=1, workload=workload, variant=variant)
