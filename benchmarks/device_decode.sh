@@ -4,7 +4,7 @@
 #   bash benchmarks/device_decode.sh [OUT_FOLDER] [STAGE...]     (default: ./out; stages: build tests decode captures)
 #
 # Leaves OUT_FOLDER/decode-<variant>.json, OUT_FOLDER/cascade2-<variant> (scrubbed captures), log.txt; prints one line a variant last.
-# GLQPROF_VARIANTS, GLQPROF_LAYERS, GLQPROF_PROMPT, GLQPROF_TOKENS choose less. Uses .nsys/activate where it is there.
+# GLQPROF_VARIANTS, GLQPROF_LAYERS, GLQPROF_PROMPT, GLQPROF_TOKENS choose less. Uses .nsys/activate and .wheels/*.whl where they are there.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-out}
@@ -13,6 +13,11 @@ out=$(cd "$out" && pwd)
 shift || true
 stages=${*:-build tests decode captures}
 [ -f .nsys/activate ] && source .nsys/activate
+if compgen -G ".wheels/*.whl" > /dev/null; then
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/glqprof-site .wheels/*.whl \
+    || exit 1
+  export PYTHONPATH=/tmp/glqprof-site${PYTHONPATH:+:$PYTHONPATH}
+fi
 export PYTHONPATH=.:kernels:tests${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 COLUMNS=110
 variants=${GLQPROF_VARIANTS:-v0.2.12 v3a v3b fused fused-fast bf16 transformers}
 sizes=(--workload cascade2-30b --prompt "${GLQPROF_PROMPT:-1024}")
