@@ -14,6 +14,7 @@ _LAZY = {
     "compare": "glqprof.analysis.compare",
     "ncu": "glqprof.api",
     "read_bench": "glqprof.traces.bench_results",
+    "patch": "glqprof.workloads.nemotron_h.patch",
     "account_picture": "glqprof.api",
     "timeline_picture": "glqprof.api",
     "release_notes": "glqprof.api",
@@ -24,6 +25,7 @@ _LAZY = {
     "Comparison": "glqprof.analysis.compare",
     "InputError": "glqprof.errors",
     "NcuAnalysis": "glqprof.analysis.ncu_analysis",
+    "Patched": "glqprof.workloads.nemotron_h.patch",
     "Trace": "glqprof.traces.schema.trace",
 }
 # Names whose results show themselves in a notebook.
@@ -34,6 +36,7 @@ __all__ = [
     "Comparison",
     "InputError",
     "NcuAnalysis",
+    "Patched",
     "Trace",
     "__version__",
     "account_picture",
@@ -42,6 +45,7 @@ __all__ = [
     "compare",
     "load",
     "ncu",
+    "patch",
     "read_bench",
     "release_notes",
     "timeline_picture",

@@ -15,6 +15,7 @@ from glqprof.cli.bench import bench
 from glqprof.cli.breakdown import breakdown
 from glqprof.cli.capture import capture
 from glqprof.cli.compare import compare
+from glqprof.cli.decode import decode
 from glqprof.cli.demo import demo
 from glqprof.cli.doctor import doctor
 from glqprof.cli.export import export
@@ -59,6 +60,7 @@ def root(
 app.add_typer(capture, name="capture")
 app.command()(breakdown)
 app.command()(compare)
+app.command()(decode)
 app.command()(bench)
 app.command()(kernels)
 app.command()(ncu)

@@ -37,7 +37,12 @@ class GraphTrace(StrEnum):
 
 
 CommandArgument = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments, as you would run it.")
+    list[str] | None,
+    typer.Argument(
+        metavar="-- COMMAND…",
+        help="The program and its arguments, as you would run it. With a bundled --workload: none, or only options of "
+        "`glqprof decode`.",
+    ),
 ]
 OutputOption = Annotated[
     Path | None,
@@ -73,8 +78,16 @@ KeepOption = Annotated[
         "host, users, processes and output.",
     ),
 ]
-WorkloadOption = Annotated[str, typer.Option(help="A name for what runs, in the manifest.")]
-VariantOption = Annotated[str, typer.Option(help="A name for the variant of it, in the manifest.")]
+WorkloadOption = Annotated[
+    str,
+    typer.Option(
+        help="A name for what runs, in the manifest. Without a command: the bundled workload to decode, "
+        "cascade2-30b or tiny."
+    ),
+]
+VariantOption = Annotated[
+    str, typer.Option(help="A name for the variant of it, in the manifest. Without a command: how its experts run.")
+]
 ExtraOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,7 +98,7 @@ ExtraOption = Annotated[
 
 @capture.command(context_settings=_CONTEXT)
 def nsys(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     untraced: UntracedOption = True,
     repeat: RepeatOption = 1,
@@ -118,12 +131,12 @@ def nsys(
     from glqprof.profilers.nsys import Nsys
 
     profiler = Nsys(graph_trace.value, follow_forks, tuple(extra or ()))
-    _run(profiler, command, output, untraced, repeat, part, timeout, keep_environment, workload, variant)
+    _run(profiler, command or [], output, untraced, repeat, part, timeout, keep_environment, workload, variant)
 
 
 @capture.command(context_settings=_CONTEXT)
 def ncu(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     kernel: Annotated[
         str,
@@ -151,12 +164,12 @@ def ncu(
     from glqprof.profilers.ncu import Ncu
 
     profiler = Ncu(kernel, skip, count, tuple(section or ()), tuple(extra or ()))
-    _run(profiler, command, output, untraced, repeat, part, timeout, keep_environment, workload, variant)
+    _run(profiler, command or [], output, untraced, repeat, part, timeout, keep_environment, workload, variant)
 
 
 @capture.command(context_settings=_CONTEXT)
 def cupti(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     untraced: UntracedOption = True,
     repeat: RepeatOption = 1,
@@ -175,8 +188,8 @@ def cupti(
     from glqprof.profilers.profiler import interpreter_of
 
     _run(
-        Cupti(interpreter_of(command)),
-        command,
+        Cupti(interpreter_of(command or [])),
+        command or [],
         output,
         untraced,
         repeat,
@@ -190,7 +203,7 @@ def cupti(
 
 @capture.command(context_settings=_CONTEXT)
 def torch(
-    command: CommandArgument,
+    command: CommandArgument = None,
     output: OutputOption = None,
     untraced: UntracedOption = True,
     repeat: RepeatOption = 1,
@@ -208,8 +221,8 @@ def torch(
     from glqprof.profilers.torch_profiler import TorchProfiler
 
     _run(
-        TorchProfiler(interpreter_of(command)),
-        command,
+        TorchProfiler(interpreter_of(command or [])),
+        command or [],
         output,
         untraced,
         repeat,
@@ -223,7 +236,7 @@ def torch(
 
 def _run(
     profiler: Profiler,
-    command: list[str],
+    given: list[str],
     output: Path | None,
     untraced: bool,
     repeat: int,
@@ -241,7 +254,9 @@ def _run(
 
     if not untraced and repeat > 1:
         raise InputError("--repeat", "counts untraced runs, and --no-untraced makes none; leave one of them out")
-    folder = output or default_folder(profiler.name, command)
+    command = _command(profiler.name, given, workload, variant)
+    named = given if command is given else [f"{workload}-{variant}".strip("-").replace(".", "_")]
+    folder = output or default_folder(profiler.name, named)
     plan = Plan(
         profiler=profiler,
         command=command,
@@ -263,6 +278,22 @@ def _run(
         _fail(f"interrupted by Ctrl-C; {folder} is marked unfinished", 130)
     else:
         _say(captured, keep_environment)
+
+
+def _command(tool: str, given: list[str], workload: str, variant: str) -> list[str]:
+    """What to run: the command given, or the bundled decode where there is none or only options for it."""
+    from glqprof.errors import InputError
+    from glqprof.workloads.bundled import WORKLOADS, decode_command
+    from glqprof.workloads.nemotron_h.variants import find_variant
+
+    if given and not given[0].startswith("-"):
+        return given
+    if workload in WORKLOADS:
+        if variant:
+            find_variant(variant, "--variant")
+        return decode_command(workload, variant, given)
+    bundled = " or ".join(WORKLOADS)
+    raise InputError(f"capture {tool}", f"no command; give one after --, or --workload {bundled} for a bundled decode")
 
 
 def _fail(sentence: str, status: int) -> None:

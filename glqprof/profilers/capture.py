@@ -201,7 +201,7 @@ class _Session:
             cuda=versions.get("cuda", ""),
             torch=versions.get("torch", ""),
             transformers=versions.get("transformers", ""),
-            git=_git(),
+            git=git_here(),
             batch=report.batch,
             tokens=report.tokens,
             untraced=runs,
@@ -242,7 +242,7 @@ class _Session:
         return Captured(self.plan.folder, manifest, removed)
 
 
-def _git() -> Git | None:
+def git_here() -> Git | None:
     """The commit of the current folder, or None outside a repository."""
 
     def ask(*arguments: str) -> str | None:

@@ -264,6 +264,9 @@ class _Decode(msgspec.Struct):
     driver: str = ""
     cuda: str = ""
     torch: str = ""
+    layers: int | None = None
+    prompt: int | None = None
+    tokens: int | None = None
 
 
 def decode_metrics(raw: bytes) -> Iterator[Measured]:
@@ -271,8 +274,11 @@ def decode_metrics(raw: bytes) -> Iterator[Measured]:
     d = msgspec.json.decode(raw, type=_Decode)
     gpu = d.gpu.name if isinstance(d.gpu, _Gpu) else " + ".join(d.gpu) if isinstance(d.gpu, list) else d.gpu
     environment = _said(token_sha=d.token_sha or "", driver=d.driver, cuda=d.cuda, torch=d.torch)
-    yield Measured(d.workload, d.variant, "tok_s", d.tok_s, "tok/s", "higher", gpu, environment)
-    yield Measured(d.workload, d.variant, "ms_per_token", d.ms_per_token, "ms", "lower", gpu, environment)
+    # Everything that makes two speeds incomparable is part of the workload's name.
+    sizes = [f"{n}={v}" for n, v in (("layers", d.layers), ("prompt", d.prompt), ("tokens", d.tokens)) if v is not None]
+    workload = "/".join([d.workload, *sizes])
+    yield Measured(workload, d.variant, "tok_s", d.tok_s, "tok/s", "higher", gpu, environment)
+    yield Measured(workload, d.variant, "ms_per_token", d.ms_per_token, "ms", "lower", gpu, environment)
 
 
 def _said(**values: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ def test_version() -> None:
     assert (ran.status, ran.out, ran.err) == (0, f"glqprof {__version__}\n", "")
 
 
-@pytest.mark.parametrize("verb", ["breakdown", "compare", "report", "export", "demo"])
+@pytest.mark.parametrize("verb", ["breakdown", "compare", "decode", "report", "export", "demo"])
 def test_help_has_an_example_that_names_the_verb(verb) -> None:
     ran = glqprof(verb, "--help")
     assert (ran.status, ran.err) == (0, "")
