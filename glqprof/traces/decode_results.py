@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from glqprof.errors import InputError
+from glqprof.traces.schema.decode import SCHEMA as DECODE_SCHEMA
 from glqprof.traces.schema.release import DecodeRun
-
-DECODE_SCHEMA = "glqprof.decode/1"
 
 
 def read_decode(path: str | Path) -> DecodeRun:
