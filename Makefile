@@ -28,7 +28,7 @@ demo: .venv-demo/made
 
 .venv-notebooks/made: $(META)
 	$(PYTHON) -m venv .venv-notebooks
-	.venv-notebooks/bin/python $(PIP) --editable '.[notebooks]'
+	.venv-notebooks/bin/python $(PIP) --editable '.[notebooks,trend]'
 	touch $@
 
 notebooks: .venv-notebooks/made
