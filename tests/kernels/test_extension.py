@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
+from glqprof_kernels import building
 from glqprof_kernels.glq import extension
+from glqprof_kernels.nvfp4 import extension as nvfp4_extension
 
 
 def test_no_gpu_is_said(monkeypatch) -> None:
@@ -35,14 +39,36 @@ def test_hash_follows_every_source(monkeypatch, tmp_path) -> None:
 
 def test_cache_root(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("GLQPROF_CACHE", str(tmp_path))
-    assert extension.cache_root() == tmp_path
+    assert building.cache_root() == tmp_path
     monkeypatch.delenv("GLQPROF_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert extension.cache_root() == tmp_path / "glqprof"
+    assert building.cache_root() == tmp_path / "glqprof"
 
 
 def test_sources_that_the_build_names_exist() -> None:
     assert all((extension.CSRC / source).is_file() for source in extension.SOURCES)
+
+
+@pytest.mark.parametrize(("module", "name"), [(extension, "glq"), (nvfp4_extension, "nvfp4")])
+def test_what_the_compiler_is_given(monkeypatch, tmp_path, module, name) -> None:
+    given: dict = {}
+
+    def load(**options):
+        given.update(options, arch=os.environ["TORCH_CUDA_ARCH_LIST"])
+        return "module"
+
+    monkeypatch.setenv("GLQPROF_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.6")
+    monkeypatch.setattr("torch.utils.cpp_extension.load", load)
+    module._load.cache_clear()
+    assert module._load((9, 0)) == "module"
+    assert given["arch"] == "9.0a"
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "8.6"
+    assert given["name"] == f"glqprof_{name}_{module.source_hash()}_sm90a"
+    assert given["sources"] == [str(module.CSRC / source) for source in module.SOURCES]
+    assert "-fmad=false" in given["extra_cuda_cflags"]
+    assert str(tmp_path) in given["build_directory"]
+    module._load.cache_clear()
 
 
 def test_a_failing_build_shows_the_compilers_words(monkeypatch, tmp_path, capsys) -> None:
