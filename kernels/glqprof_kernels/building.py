@@ -76,7 +76,8 @@ def build(title: str, csrc: Path, sources: Sequence[str], source_hash: str, capa
     built = (folder / f"{name}.so").exists()
     folder.mkdir(parents=True, exist_ok=True)
     if not built:
-        print(f"glqprof: building the {title} kernels for sm_{arch} (once, about a minute) in {folder}", file=sys.stderr)
+        what = f"building the {title} kernels for sm_{arch} (once, about a minute) in {folder}"
+        print(f"glqprof: {what}", file=sys.stderr)
     start = time.perf_counter()
     before = os.environ.get("TORCH_CUDA_ARCH_LIST")
     os.environ["TORCH_CUDA_ARCH_LIST"] = arch
