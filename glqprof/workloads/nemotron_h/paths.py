@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from glqprof.errors import InputError
 from glqprof.traces.schema.decode import MODEL_SSM, path_name
-from glqprof.workloads.nemotron_h.variants import VARIANTS, ExpertVariant, find_variant
+from glqprof.workloads.nemotron_h.variants import ExpertVariant, find_variant
 
 TRANSFORMERS, GLQPROF = "transformers", "glqprof"
 LOOPS = (TRANSFORMERS, GLQPROF)
@@ -48,13 +48,12 @@ class How:
             if value not in known:
                 raise InputError(option, f"{value!r} means nothing; there are {', '.join(known)}")
         if self.graph and device != "cuda":
-            raise InputError("--graph", f"needs a CUDA GPU, and --device is {device}; leave it out")
+            raise InputError("--graph", f"needs a CUDA GPU, and the model is on the {device}; leave it out")
         if self.graph and variant.reads_ids:
-            capturable = ", ".join(v.name for v in VARIANTS.values() if not v.reads_ids)
             raise InputError(
                 f"--graph with {variant.name}",
-                "this host loop reads expert ids on the host for every layer, which no CUDA graph can hold; "
-                f"give one of {capturable}",
+                "this variant reads expert ids on the host in every layer, which no CUDA graph can hold; "
+                "give fused, fused-fast, an nvfp4 or bf16 variant, or transformers",
             )
         if (self.graph or own) and self.cache == "dynamic":
             why = "a graph" if self.graph else "glqprof's loop"
@@ -64,7 +63,7 @@ class How:
         if own and self.ssm == MODEL_SSM:
             raise InputError("--ssm model", f"is transformers' loop; glqprof's has {', '.join(SSM_VARIANTS)}")
         if device == "cpu" and self.ssm in ("unfused", "fused"):
-            raise InputError(f"--ssm {self.ssm}", "is a CUDA kernel, and --device is cpu; give --ssm torch")
+            raise InputError(f"--ssm {self.ssm}", "is a CUDA kernel, and the model is on the cpu; give --ssm torch")
         if self.shared_stream and not (own and device == "cuda"):
             raise InputError("--shared-stream", "is of glqprof's loop on a GPU; give --loop glqprof, or leave it out")
         if self.prompt_variant is not None:
@@ -72,6 +71,15 @@ class How:
         default_ssm = ("fused" if device == "cuda" else "torch") if own else MODEL_SSM
         default_cache = "static" if self.graph or own else "dynamic"
         return replace(self, ssm=self.ssm or default_ssm, cache=self.cache or default_cache)
+
+    def options(self) -> list[str]:
+        """The choices as options of `glqprof decode`."""
+        given = ["--loop", self.loop] if self.loop != TRANSFORMERS else []
+        for option, value in (("--ssm", self.ssm), ("--cache", self.cache), ("--prompt-variant", self.prompt_variant)):
+            given += [option, value] if value else []
+        given += ["--sdpa", self.sdpa] if self.sdpa != "any" else []
+        given += ["--shared-stream"] if self.shared_stream else []
+        return [*given, "--graph"] if self.graph else given
 
     def name(self, variant: str) -> str:
         """The path's name, as results carry it."""

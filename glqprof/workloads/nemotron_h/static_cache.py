@@ -1,6 +1,6 @@
 """The state of a decode in buffers whose addresses and sizes never change: keys and values, convolution, recurrent.
 
-transformers' own ``StaticCache`` holds them, so that the model's forward, a loop of one's own and a CUDA graph of either
+transformers' own ``StaticCache`` holds them, so that the model's forward, glqprof's loop and a CUDA graph of either
 read and write the same tensors. A prompt is read into a dynamic cache first, as without a graph, and copied over.
 """
 

@@ -14,10 +14,13 @@ from glqprof.workloads.nemotron_h.static_cache import StaticState
 
 
 class Step(Protocol):
-    """``token``: [1, 1] int64 on the device. ``state``: the static buffers, None with a dynamic cache."""
+    """One way to run a token. ``token``: [1, 1] int64 on the device."""
 
     token: Any
-    state: StaticState | None
+
+    @property
+    def state(self) -> StaticState | None:
+        """The static buffers; None with a dynamic cache."""
 
     @property
     def logits(self) -> Any:
