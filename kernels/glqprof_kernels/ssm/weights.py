@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepWeights:
     """Parameters of one layer, all on one device, as the model holds them.
 
@@ -81,6 +82,14 @@ class StepWeights:
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.conv_weight.device
+
+    @cached_property
+    def cuda_layer(self) -> Any:
+        """The extension's handle, which holds these tensors; ValueError or RuntimeError where it cannot be made."""
+        from . import extension
+
+        tensors = (self.conv_weight, self.conv_bias, self.dt_bias, self.a, self.d, self.norm_weight)
+        return extension.load().Layer(*tensors, self.eps, self.heads, self.head_dim, self.state, self.groups)
 
     @classmethod
     def of(cls, mixer: Any) -> StepWeights:
