@@ -79,7 +79,7 @@ def decode(
     ] = Loop.transformers,
     ssm: Annotated[
         SsmStep | None,
-        typer.Option(help="The Mamba-2 step. Default: the model's own; with --loop glqprof fused, on the CPU torch."),
+        typer.Option(help="The Mamba-2 step. Default: the model's own; fused with --loop glqprof."),
     ] = None,
     cache: Annotated[
         CacheKind | None,

@@ -15,6 +15,7 @@ from glqprof.workloads.nemotron_h.variants import VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("decode")
 TINY = sizes.load_sizes("tiny")
+SSM = {"transformers": None, "glqprof": "torch"}
 PROMPT = decode.random_prompt(TINY.vocab, 9, 0, "cpu")
 
 
@@ -28,11 +29,11 @@ def made():
 def test_ids_are_the_prompt_and_the_greedy_tokens(made, how):
     wanted = decode.greedy(made, PROMPT, 11, 0, how).ids
     seen = []
-    found = glqprof.graph_decode(made, PROMPT, 12, loop=how.loop, graph=False, on_token=seen.append)
+    found = glqprof.graph_decode(made, PROMPT, 12, loop=how.loop, ssm=SSM[how.loop], graph=False, on_token=seen.append)
     assert found.dtype == torch.int64
     assert found.tolist() == [PROMPT[0].tolist() + wanted]
     assert seen == wanted
-    shorter = glqprof.graph_decode(made, PROMPT, 3, loop=how.loop, graph=False)
+    shorter = glqprof.graph_decode(made, PROMPT, 3, loop=how.loop, ssm=SSM[how.loop], graph=False)
     assert torch.equal(shorter, found[:, :12])
 
 
@@ -82,7 +83,7 @@ def test_a_patched_model_decodes_by_its_patch(made):
         ({"max_new_tokens": -1}, "max_new_tokens is -1; it must be 0 or more"),
         ({"graph": True}, "graph_decode: graph: needs a CUDA GPU, and the model is on the cpu; leave it out"),
         ({"loop": "vllm"}, "loop: 'vllm' means nothing"),
-        ({"ssm": "fused"}, "ssm fused: is a CUDA kernel"),
+        ({"ssm": "fast"}, "ssm: 'fast' means nothing"),
     ],
 )
 def test_what_it_refuses(made, change, words):

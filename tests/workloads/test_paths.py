@@ -75,7 +75,8 @@ def test_default_choices_are_not_in_a_name():
     assert How().settled(fused, "cuda").name("fused") == "fused"
     assert How("glqprof", graph=True).settled(fused, "cuda") == How("glqprof", "fused", "static", True)
     assert How("glqprof", graph=True).settled(fused, "cuda").name("fused") == "fused:glqprof:graph"
-    assert How("glqprof").settled(fused, "cpu").name("fused") == "fused:glqprof:ssm=torch"
+    assert How("glqprof").settled(fused, "cpu").name("fused") == "fused:glqprof"
+    assert How("glqprof", "torch").settled(fused, "cuda").name("fused") == "fused:glqprof:ssm=torch"
     assert How(graph=True).settled(fused, "cuda").name("fused") == "fused:graph"
 
 
@@ -88,7 +89,6 @@ def test_default_choices_are_not_in_a_name():
         (How("glqprof", cache="dynamic"), "fused", "cuda", "--cache dynamic: glqprof's loop needs buffers"),
         (How("glqprof", sdpa="math"), "fused", "cuda", "--sdpa math: is of transformers' loop"),
         (How("glqprof", "model"), "fused", "cuda", "--ssm model: is transformers' loop"),
-        (How(ssm="fused"), "fused", "cpu", "--ssm fused: is a CUDA kernel"),
         (How(shared_stream=True), "fused", "cuda", "--shared-stream: is of glqprof's loop on a GPU"),
         (How(prompt_variant="bf16"), "v3b", "cuda", "--prompt-variant bf16: has not the bits of v3b"),
         (How(prompt_variant="fused-fast"), "fused", "cuda", "--prompt-variant fused-fast: has not the bits of fused"),

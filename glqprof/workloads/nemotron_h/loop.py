@@ -50,7 +50,7 @@ class GlqprofStep:
         implementation: str | None = None,
         dependent: bool = True,
     ) -> None:
-        """``token``: [batch, 1] int64. ``ssm``: a variant of `glqprof_kernels.ssm`; by default the fastest here.
+        """``token``: [batch, 1] int64. ``ssm``: a variant of `glqprof_kernels.ssm`, fused by default.
 
         ``shared_stream``: the shared expert runs beside the routed ones. InputError for a model that the kernels do
         not take: other than bf16, latent projections, grouped routing.
@@ -61,9 +61,7 @@ class GlqprofStep:
             raise InputError(SUBJECT, f"takes 1 to {MAX_BATCH} sequences, not {batch}")
         self.token, self.state, self._flat = token, state, token.view(-1)
         side = torch.cuda.Stream() if shared_stream and cuda else None
-        self.launch = Launch(
-            implementation or ("cuda" if cuda else "torch"), ssm or ("fused" if cuda else "torch"), dependent, side
-        )
+        self.launch = Launch(implementation or ("cuda" if cuda else "torch"), ssm or "fused", dependent, side)
         self.buffers = Buffers(model, state, batch)
         blocks = model.model.layers
         self.layers = [make_layer(i, block, self.buffers, self.launch, state) for i, block in enumerate(blocks)]

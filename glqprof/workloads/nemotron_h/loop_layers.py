@@ -65,6 +65,16 @@ class Buffers:
         self.logits = made(config.vocab_size)
         sizes = Sizes(batch, config.n_routed_experts, heads, dim, state.capacity)
         self.workspace = Workspace(sizes, device)
+        self.batch = batch
+        self._ssm: Any = None
+
+    def ssm_workspace(self, weights: Any, launch: Launch) -> Any:
+        """What the CUDA steps of all Mamba-2 layers share; None where they need nothing."""
+        from glqprof_kernels.ssm.ops import make_workspace
+
+        if self._ssm is None and launch.ssm != "torch" and weights.device.type == "cuda":
+            self._ssm = make_workspace(weights, self.batch)
+        return self._ssm
 
 
 class Layer:
@@ -96,11 +106,15 @@ class MambaLayer(Layer):
 
     def __init__(self, block: Any, buffers: Buffers, launch: Launch, states: tuple[Any, Any]) -> None:
         from glqprof_kernels.ssm import StepWeights
+        from glqprof_kernels.ssm.ops import check_supported
 
         super().__init__(block, buffers, launch)
         mixer = block.mixer
         self.conv_state, self.state = states
         self.weights = StepWeights.of(mixer)
+        if launch.ssm != "torch":
+            check_supported(self.weights)
+        self.workspace = buffers.ssm_workspace(self.weights, launch)
         self.into, self.into_bias = _linear(mixer.in_proj)
         self.out, self.out_bias = _linear(mixer.out_proj)
 
@@ -120,6 +134,8 @@ class MambaLayer(Layer):
             b.scanned,
             variant=launch.ssm,
             dependent=launch.dependent,
+            early_state=launch.dependent,  # the token before wrote it, and advancing the lengths is an ordinary launch
+            workspace=self.workspace,
         )
         linear(b.scanned, self.out, b.mixed, bias=self.out_bias, **launch.options)
         return b.mixed, None

@@ -62,13 +62,11 @@ class How:
             raise InputError(f"--sdpa {self.sdpa}", "is of transformers' loop; glqprof's has a kernel of its own")
         if own and self.ssm == MODEL_SSM:
             raise InputError("--ssm model", f"is transformers' loop; glqprof's has {', '.join(SSM_VARIANTS)}")
-        if device == "cpu" and self.ssm in ("unfused", "fused"):
-            raise InputError(f"--ssm {self.ssm}", "is a CUDA kernel, and the model is on the cpu; give --ssm torch")
         if self.shared_stream and not (own and device == "cuda"):
             raise InputError("--shared-stream", "is of glqprof's loop on a GPU; give --loop glqprof, or leave it out")
         if self.prompt_variant is not None:
             check_prompt_variant(variant, find_variant(self.prompt_variant, "--prompt-variant"))
-        default_ssm = ("fused" if device == "cuda" else "torch") if own else MODEL_SSM
+        default_ssm = "fused" if own else MODEL_SSM
         default_cache = "static" if self.graph or own else "dynamic"
         return replace(self, ssm=self.ssm or default_ssm, cache=self.cache or default_cache)
 

@@ -58,15 +58,16 @@ def prepare_ssm(variant: str, device: Any, subject: str) -> None:
 def _step_of(mixer: Any, variant: str, subject: str) -> Callable[[Any, Any, Any], Any]:
     """(projected, conv_state, state) → the input of out_proj, of one mixer."""
     from glqprof_kernels.ssm import StepWeights, step
+    from glqprof_kernels.ssm.ops import check_supported
 
     device, dtype = mixer.conv1d.weight.device, mixer.conv1d.weight.dtype
-    if variant != "torch" and device.type != "cuda":
-        raise InputError(subject, f"ssm={variant!r} is a CUDA kernel, and the model is on {device}; give 'torch'")
     if variant != "torch" and dtype != torch.bfloat16:
         raise InputError(subject, f"ssm={variant!r} computes bf16, and the model is {dtype}; give 'torch'")
     prepare_ssm(variant, device, subject)
     try:
         weights = StepWeights.of(mixer)
+        if variant != "torch":
+            check_supported(weights)
     except ValueError as error:
         raise InputError(subject, f"ssm={variant!r} cannot take this model: {error}") from error
     return lambda projected, conv, state: step(weights, projected, conv, state, variant=variant)
