@@ -13,16 +13,40 @@ then asked for before that kernel has ended: it must not write them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from . import checks, plain
-from .workspace import Sizes, Workspace
+from .workspace import CHUNK, COUNTERS, HEADS_PER_BLOCK, Sizes, Workspace
 
 MAX_HIDDEN = 16384
-MAX_INPUTS = 12288
-"""Widest input of ``linear``: eight rows of its weights must fit a thread block's shared memory."""
+MAX_INPUTS = 10240
+"""Widest input of ``linear``: each of a block's 16 warps holds a part of it in registers."""
 MAX_HEAD_DIM = 256
+MAX_CAPACITY = 131072
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How ``linear`` and ``head_argmax`` stream their weights; no value changes a byte of the result.
+
+    ``shared_kib``: a thread block's shared memory (0: half of a multiprocessor's); ``ahead_kib``: what it asks L2 to
+    fetch beyond that while it waits for the kernel before it (-1: 64); ``blocks``: 0 is one a multiprocessor.
+    """
+
+    shared_kib: int = 0
+    ahead_kib: int = -1
+    blocks: int = 0
+
+
+def _tuning(module: Any, tuning: Tuning | None, dependent: bool) -> Any:
+    """The extension's own."""
+    made = module.Tuning()
+    for name, value in {**asdict(tuning or Tuning()), "dependent": dependent}.items():
+        setattr(made, name, value)
+    return made
 
 
 def embed(
@@ -160,8 +184,9 @@ def linear(
     activation: str = "none",
     implementation: str = "cuda",
     dependent: bool = True,
+    tuning: Tuning | None = None,
 ) -> torch.Tensor | Sequence[torch.Tensor]:
-    """``out`` [batch, outputs] = bf16(x · weightᵀ + bias) of ``x`` [batch, inputs] and ``weight`` [outputs, inputs], bf16.
+    """``out`` [batch, outputs] = bf16(x · weightᵀ + bias) of bf16 ``x`` [batch, inputs], ``weight`` [outputs, inputs]
 
     ``weight`` may be a sequence of up to four matrices of the same inputs (q, k and v), in one launch; ``out``, and
     ``bias`` ([outputs] bf16) where given, are then sequences too. ``activation`` ``relu2``: relu of the rounded value,
@@ -199,7 +224,8 @@ def linear(
     else:
         from . import extension
 
-        extension.load().linear(x, matrices, outs, biases, activation == "relu2", dependent)
+        module = extension.load()
+        module.linear(x, matrices, outs, biases, activation == "relu2", _tuning(module, tuning, dependent))
     return outs[0] if single else outs
 
 
@@ -236,8 +262,10 @@ def attend(
     if q.dim() != 2 or q.shape[1] == 0 or q.shape[1] % (kv_heads * dim):
         raise ValueError(f"q must be [batch, a multiple of {kv_heads} kv heads of {dim}], not {list(q.shape)}")
     heads = q.shape[1] // dim
-    if capacity < 1:
-        raise ValueError("the cache's capacity is 0")
+    if not 1 <= capacity <= MAX_CAPACITY:
+        raise ValueError(f"a cache of capacity {capacity}; attend takes 1 to {MAX_CAPACITY}")
+    if rows * kv_heads * -(-heads // kv_heads // HEADS_PER_BLOCK) > COUNTERS:
+        raise ValueError(f"{rows} x {heads} heads; attend takes {COUNTERS} groups of {HEADS_PER_BLOCK}")
     checks.tensor(q, "q", (rows, heads * dim), torch.bfloat16, device, strided_rows=True, vectors=True)
     for name, new in (("k_new", k_new), ("v_new", v_new)):
         checks.tensor(new, name, (rows, kv_heads * dim), torch.bfloat16, device, strided_rows=True, vectors=True)
@@ -253,7 +281,10 @@ def attend(
 
     workspace = workspace or Workspace(Sizes(rows, heads=heads, head_dim=dim, capacity=capacity), device)
     workspace.require(device, batch=rows, heads=heads, head_dim=dim, capacity=capacity)
-    extension.load().attend(q, k_new, v_new, k_cache, v_cache, position, scale, out, workspace.memory, dependent)
+    splits = -(-capacity // CHUNK)
+    extension.load().attend(
+        q, k_new, v_new, k_cache, v_cache, position, scale, out, workspace.memory, splits, dependent
+    )
     return out
 
 
@@ -266,6 +297,7 @@ def head_argmax(
     workspace: Workspace | None = None,
     implementation: str = "cuda",
     dependent: bool = True,
+    tuning: Tuning | None = None,
 ) -> torch.Tensor:
     """The greedy token, ``token`` [batch] int64: the row of ``weight`` [vocab, hidden] with the largest product with x.
 
@@ -294,5 +326,6 @@ def head_argmax(
 
     workspace = workspace or Workspace(Sizes(rows), device)
     workspace.require(device, batch=rows)
-    extension.load().head_argmax(x, weight, token, logits, workspace.memory, dependent)
+    module = extension.load()
+    module.head_argmax(x, weight, token, logits, workspace.memory, _tuning(module, tuning, dependent))
     return token
