@@ -197,9 +197,18 @@ def test_softplus_of_the_source(emulated) -> None:
         ("fused.cuh", "    if (blockIdx.x == 0) store_shared_windows();\n", ""),
         ("fused.cuh", "    if (shared.last) call.counters[which] = 0;\n", ""),
         ("fused.cuh", "  store_shared_windows();\n}", "}"),
-        ("fused.cuh", "shared.bc[thread + j * kStateThreads] = channels[j]", "channels[j].store_window(call, sequence, channel_of(j)), shared.bc[thread + j * kStateThreads] = channels[j]"),
+        (
+            "fused.cuh",
+            "shared.bc[thread + j * kStateThreads] = channels[j]",
+            "channels[j].store_window(call, sequence, channel_of(j)), "
+            "shared.bc[thread + j * kStateThreads] = channels[j]",
+        ),
         ("state_rows.cuh", "row(pass) * STATE +", "row(pass) * (STATE - 4) +"),
-        ("arithmetic.cuh", "window[0] = static_cast<uint16_t>(packed.x >> 16);", "window[0] = static_cast<uint16_t>(packed.x & 0xFFFFu);"),
+        (
+            "arithmetic.cuh",
+            "window[0] = static_cast<uint16_t>(packed.x >> 16);",
+            "window[0] = static_cast<uint16_t>(packed.x & 0xFFFFu);",
+        ),
     ],
 )
 def test_planted_faults_are_seen(tmp_path, file, old, new) -> None:

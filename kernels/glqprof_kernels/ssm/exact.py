@@ -96,7 +96,7 @@ class Stepped(NamedTuple):
 
 
 def compute(host: HostWeights, projected: np.ndarray, conv_state: np.ndarray, state: np.ndarray) -> Stepped:
-    """One token. projected and conv_state are bf16 bits (uint16), state float32; shapes as in `glqprof_kernels.ssm.step`."""
+    """One token. projected and conv_state are bf16 bits (uint16), state float32; shapes as `step` has them."""
     w, batch = host.of, projected.shape[0]
     inputs = from_bf16(projected)
     gate, channels, raw_dt = np.split(inputs, [w.inter, w.inter + w.conv_dim], axis=1)
@@ -126,7 +126,7 @@ def compute(host: HostWeights, projected: np.ndarray, conv_state: np.ndarray, st
 
 
 def norm(host: HostWeights, y: np.ndarray, gate: np.ndarray) -> np.ndarray:
-    """bf16 bits [batch, inter] of y and gate, float32: squares are summed in chunks of 32 rows, chunks in their order."""
+    """bf16 bits [batch, inter] of y and gate, float32: squares are summed in chunks of 32 rows, these in order."""
     w, batch = host.of, y.shape[0]
     rows = w.inter // w.groups
     gated = (y * silu(gate)).reshape(batch, w.groups, rows)

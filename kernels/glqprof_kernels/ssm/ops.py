@@ -46,9 +46,9 @@ def step(
     where it exchanges by counters, need a `make_workspace` for that) and can be captured in a CUDA graph.
     ``dependent``: a kernel may start before the one ahead of it has ended (programmatic dependent launch, sm_90), and
     waits before it reads or writes what others do. ``early_state``: ``fused`` reads the states before that wait. Right
-    only if whatever wrote these states has ended by then: if between it and this call lies a kernel launched in the
-    ordinary way, a graph's beginning, or any kernel that lets the next one start only after its own wait, as all of this
-    package do (docs/kernels/ssm.md). ``exchange`` and ``chunks`` (of 32 channels a thread block) are for measurements.
+    only if whatever wrote these states has ended by then, which takes a kernel between the two that was launched in the
+    ordinary way or lets the next one start only after its own wait, as all of this package do; or a graph's beginning
+    (docs/kernels/ssm.md). ``exchange`` and ``chunks`` (of 32 channels a thread block) are for measurements.
 
     Raises ValueError for an unknown variant, sizes outside the kernels' limits, and tensors that do not fit.
     """

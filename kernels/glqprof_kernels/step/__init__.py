@@ -3,7 +3,7 @@
 docs/kernels/step.md states what each computes and where it rounds.
 """
 
-from .ops import add_rms_norm, attend, embed, head_argmax, linear, route
+from .ops import Tuning, add_rms_norm, attend, embed, head_argmax, linear, route
 from .workspace import Sizes, Workspace
 
-__all__ = ["Sizes", "Workspace", "add_rms_norm", "attend", "embed", "head_argmax", "linear", "route"]
+__all__ = ["Sizes", "Tuning", "Workspace", "add_rms_norm", "attend", "embed", "head_argmax", "linear", "route"]

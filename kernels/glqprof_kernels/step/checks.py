@@ -25,12 +25,13 @@ _NAMES = {
 }
 
 
-def implementation(name: str, device: torch.device) -> None:
-    """A known implementation that this device has."""
+def implementation(name: str, device: torch.device) -> bool:
+    """A known implementation that this device has; whether it reads vectors, and so needs rows that are aligned."""
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"no implementation {name!r}; there are {', '.join(IMPLEMENTATIONS)}")
     if name == "cuda" and device.type != "cuda":
         raise ValueError(f"the tensors are on {device}; implementation='cuda' needs a GPU: take 'torch'")
+    return name == "cuda"
 
 
 def batch(rows: int) -> None:

@@ -13,16 +13,40 @@ then asked for before that kernel has ended: it must not write them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from . import checks, plain
-from .workspace import Sizes, Workspace
+from .workspace import CHUNK, COUNTERS, HEADS_PER_BLOCK, Sizes, Workspace
 
 MAX_HIDDEN = 16384
-MAX_INPUTS = 12288
-"""Widest input of ``linear``: eight rows of its weights must fit a thread block's shared memory."""
+MAX_INPUTS = 10240
+"""Widest input of ``linear``: each of a block's 16 warps holds a part of it in registers."""
 MAX_HEAD_DIM = 256
+MAX_CAPACITY = 131072
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How ``linear`` and ``head_argmax`` stream their weights; no value changes a byte of the result.
+
+    ``shared_kib``: a thread block's shared memory (0: half of a multiprocessor's); ``ahead_kib``: what it asks L2 to
+    fetch beyond that while it waits for the kernel before it (-1: 64); ``blocks``: 0 is one a multiprocessor.
+    """
+
+    shared_kib: int = 0
+    ahead_kib: int = -1
+    blocks: int = 0
+
+
+def _tuning(module: Any, tuning: Tuning | None, dependent: bool) -> Any:
+    """The extension's own."""
+    made = module.Tuning()
+    for name, value in {**asdict(tuning or Tuning()), "dependent": dependent}.items():
+        setattr(made, name, value)
+    return made
 
 
 def embed(
@@ -38,14 +62,14 @@ def embed(
     A token outside the vocabulary gives a row of NaN. ValueError for tensors that do not fit.
     """
     device = token.device
-    checks.implementation(implementation, device)
+    vectors = checks.implementation(implementation, device)
     rows, hidden = token.shape[0], table.shape[-1]
     checks.batch(rows)
     checks.width(hidden, "hidden", MAX_HIDDEN)
     checks.tensor(token, "token", (rows,), torch.int64, device)
-    checks.tensor(table, "table", (table.shape[0], hidden), torch.bfloat16, device, vectors=True)
+    checks.tensor(table, "table", (table.shape[0], hidden), torch.bfloat16, device, vectors=vectors)
     out = torch.empty(rows, hidden, dtype=torch.bfloat16, device=device) if out is None else out
-    checks.tensor(out, "out", (rows, hidden), torch.bfloat16, device, vectors=True)
+    checks.tensor(out, "out", (rows, hidden), torch.bfloat16, device, vectors=vectors)
     if implementation == "torch":
         plain.embed(table, token, out)
     else:
@@ -76,23 +100,23 @@ def add_rms_norm(
     rounded once more (what GLQ's experts read). ValueError for tensors that do not fit.
     """
     device = residual.device
-    checks.implementation(implementation, device)
+    vectors = checks.implementation(implementation, device)
     rows, hidden = residual.shape[0], residual.shape[-1]
     checks.batch(rows)
     checks.width(hidden, "hidden", MAX_HIDDEN)
     shape = (rows, hidden)
-    checks.tensor(residual, "residual", shape, torch.bfloat16, device, vectors=True)
-    checks.tensor(weight, "weight", (hidden,), (torch.bfloat16, torch.float32), device, vectors=True)
+    checks.tensor(residual, "residual", shape, torch.bfloat16, device, vectors=vectors)
+    checks.tensor(weight, "weight", (hidden,), (torch.bfloat16, torch.float32), device, vectors=vectors)
     if addend is not None:
-        checks.tensor(addend, "addend", shape, (torch.bfloat16, torch.float16), device, vectors=True)
+        checks.tensor(addend, "addend", shape, (torch.bfloat16, torch.float16), device, vectors=vectors)
     if second is not None:
         if addend is None:
             raise ValueError("second is given without addend")
-        checks.tensor(second, "second", shape, torch.bfloat16, device, vectors=True)
+        checks.tensor(second, "second", shape, torch.bfloat16, device, vectors=vectors)
     out = torch.empty_like(residual) if out is None else out
-    checks.tensor(out, "out", shape, torch.bfloat16, device, vectors=True)
+    checks.tensor(out, "out", shape, torch.bfloat16, device, vectors=vectors)
     if out_fp16 is not None:
-        checks.tensor(out_fp16, "out_fp16", shape, torch.float16, device, vectors=True)
+        checks.tensor(out_fp16, "out_fp16", shape, torch.float16, device, vectors=vectors)
     if implementation == "torch":
         plain.add_rms_norm(residual, addend, weight, eps, out, out_fp16, second)
     else:
@@ -124,7 +148,7 @@ def route(
     without bias, over their sum + 1e-20 where ``normalise``, times ``scaling``. ValueError for tensors that do not fit.
     """
     device = x.device
-    checks.implementation(implementation, device)
+    vectors = checks.implementation(implementation, device)
     rows, hidden = x.shape[0], x.shape[-1]
     experts = weight.shape[0]
     checks.batch(rows)
@@ -133,8 +157,8 @@ def route(
         raise ValueError(f"{experts} experts; route takes 1 to {checks.MAX_EXPERTS}")
     if not 1 <= top_k <= min(experts, checks.MAX_TOP_K):
         raise ValueError(f"top_k is {top_k}; it must be 1 to {min(experts, checks.MAX_TOP_K)}")
-    checks.tensor(x, "x", (rows, hidden), torch.bfloat16, device, strided_rows=True, vectors=True)
-    checks.tensor(weight, "weight", (experts, hidden), (torch.float32, torch.bfloat16), device, vectors=True)
+    checks.tensor(x, "x", (rows, hidden), torch.bfloat16, device, strided_rows=True, vectors=vectors)
+    checks.tensor(weight, "weight", (experts, hidden), (torch.float32, torch.bfloat16), device, vectors=vectors)
     checks.tensor(bias, "bias", (experts,), torch.float32, device)
     ids = torch.empty(rows, top_k, dtype=torch.int64, device=device) if ids is None else ids
     weights = torch.empty(rows, top_k, dtype=torch.float32, device=device) if weights is None else weights
@@ -160,15 +184,16 @@ def linear(
     activation: str = "none",
     implementation: str = "cuda",
     dependent: bool = True,
+    tuning: Tuning | None = None,
 ) -> torch.Tensor | Sequence[torch.Tensor]:
-    """``out`` [batch, outputs] = bf16(x · weightᵀ + bias) of ``x`` [batch, inputs] and ``weight`` [outputs, inputs], bf16.
+    """``out`` [batch, outputs] = bf16(x · weightᵀ + bias) of bf16 ``x`` [batch, inputs], ``weight`` [outputs, inputs]
 
     ``weight`` may be a sequence of up to four matrices of the same inputs (q, k and v), in one launch; ``out``, and
     ``bias`` ([outputs] bf16) where given, are then sequences too. ``activation`` ``relu2``: relu of the rounded value,
     squared, rounded again. Rows of x and out may be apart (a view of columns). ValueError for tensors that do not fit.
     """
     device = x.device
-    checks.implementation(implementation, device)
+    vectors = checks.implementation(implementation, device)
     if activation not in checks.ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; it must be {' or '.join(checks.ACTIVATIONS)}")
     single = isinstance(weight, torch.Tensor)
@@ -178,7 +203,7 @@ def linear(
     rows, inputs = x.shape[0], x.shape[-1]
     checks.batch(rows)
     checks.width(inputs, "inputs", MAX_INPUTS)
-    checks.tensor(x, "x", (rows, inputs), torch.bfloat16, device, strided_rows=True, vectors=True)
+    checks.tensor(x, "x", (rows, inputs), torch.bfloat16, device, strided_rows=True, vectors=vectors)
     if out is None:
         outs = [torch.empty(rows, m.shape[0], dtype=torch.bfloat16, device=device) for m in matrices]
     else:
@@ -190,7 +215,7 @@ def linear(
         outputs = matrix.shape[0]
         if outputs < 1:
             raise ValueError("a weight has no rows")
-        checks.tensor(matrix, "weight", (outputs, inputs), torch.bfloat16, device, vectors=True)
+        checks.tensor(matrix, "weight", (outputs, inputs), torch.bfloat16, device, vectors=vectors)
         checks.tensor(y, "out", (rows, outputs), torch.bfloat16, device, strided_rows=True)
         if b is not None:
             checks.tensor(b, "bias", (outputs,), torch.bfloat16, device)
@@ -199,7 +224,8 @@ def linear(
     else:
         from . import extension
 
-        extension.load().linear(x, matrices, outs, biases, activation == "relu2", dependent)
+        module = extension.load()
+        module.linear(x, matrices, outs, biases, activation == "relu2", _tuning(module, tuning, dependent))
     return outs[0] if single else outs
 
 
@@ -227,7 +253,7 @@ def attend(
     tensors that do not fit.
     """
     device = q.device
-    checks.implementation(implementation, device)
+    vectors = checks.implementation(implementation, device)
     if k_cache.dim() != 4:
         raise ValueError(f"k_cache must be [batch, kv_heads, capacity, dim], not {list(k_cache.shape)}")
     rows, kv_heads, capacity, dim = k_cache.shape
@@ -236,13 +262,15 @@ def attend(
     if q.dim() != 2 or q.shape[1] == 0 or q.shape[1] % (kv_heads * dim):
         raise ValueError(f"q must be [batch, a multiple of {kv_heads} kv heads of {dim}], not {list(q.shape)}")
     heads = q.shape[1] // dim
-    if capacity < 1:
-        raise ValueError("the cache's capacity is 0")
-    checks.tensor(q, "q", (rows, heads * dim), torch.bfloat16, device, strided_rows=True, vectors=True)
+    if not 1 <= capacity <= MAX_CAPACITY:
+        raise ValueError(f"a cache of capacity {capacity}; attend takes 1 to {MAX_CAPACITY}")
+    if rows * kv_heads * -(-heads // kv_heads // HEADS_PER_BLOCK) > COUNTERS:
+        raise ValueError(f"{rows} x {heads} heads; attend takes {COUNTERS} groups of {HEADS_PER_BLOCK}")
+    checks.tensor(q, "q", (rows, heads * dim), torch.bfloat16, device, strided_rows=True, vectors=vectors)
     for name, new in (("k_new", k_new), ("v_new", v_new)):
-        checks.tensor(new, name, (rows, kv_heads * dim), torch.bfloat16, device, strided_rows=True, vectors=True)
+        checks.tensor(new, name, (rows, kv_heads * dim), torch.bfloat16, device, strided_rows=True, vectors=vectors)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        checks.tensor(cache, name, (rows, kv_heads, capacity, dim), torch.bfloat16, device, vectors=True)
+        checks.tensor(cache, name, (rows, kv_heads, capacity, dim), torch.bfloat16, device, vectors=vectors)
     checks.tensor(position, "position", (1,), torch.int64, device)
     out = torch.empty(rows, heads * dim, dtype=torch.bfloat16, device=device) if out is None else out
     checks.tensor(out, "out", (rows, heads * dim), torch.bfloat16, device, strided_rows=True)
@@ -253,7 +281,10 @@ def attend(
 
     workspace = workspace or Workspace(Sizes(rows, heads=heads, head_dim=dim, capacity=capacity), device)
     workspace.require(device, batch=rows, heads=heads, head_dim=dim, capacity=capacity)
-    extension.load().attend(q, k_new, v_new, k_cache, v_cache, position, scale, out, workspace.memory, dependent)
+    splits = -(-capacity // CHUNK)
+    extension.load().attend(
+        q, k_new, v_new, k_cache, v_cache, position, scale, out, workspace.memory, splits, dependent
+    )
     return out
 
 
@@ -266,6 +297,7 @@ def head_argmax(
     workspace: Workspace | None = None,
     implementation: str = "cuda",
     dependent: bool = True,
+    tuning: Tuning | None = None,
 ) -> torch.Tensor:
     """The greedy token, ``token`` [batch] int64: the row of ``weight`` [vocab, hidden] with the largest product with x.
 
@@ -274,15 +306,15 @@ def head_argmax(
     bf16. ValueError for tensors that do not fit.
     """
     device = x.device
-    checks.implementation(implementation, device)
+    vectors = checks.implementation(implementation, device)
     rows, hidden = x.shape[0], x.shape[-1]
     vocab = weight.shape[0]
     checks.batch(rows)
     checks.width(hidden, "hidden", MAX_INPUTS)
     if vocab < 1:
         raise ValueError("the head's weight has no rows")
-    checks.tensor(x, "x", (rows, hidden), torch.bfloat16, device, strided_rows=True, vectors=True)
-    checks.tensor(weight, "weight", (vocab, hidden), torch.bfloat16, device, vectors=True)
+    checks.tensor(x, "x", (rows, hidden), torch.bfloat16, device, strided_rows=True, vectors=vectors)
+    checks.tensor(weight, "weight", (vocab, hidden), torch.bfloat16, device, vectors=vectors)
     token = torch.empty(rows, dtype=torch.int64, device=device) if token is None else token
     checks.tensor(token, "token", (rows,), torch.int64, device)
     if logits is not None:
@@ -294,5 +326,6 @@ def head_argmax(
 
     workspace = workspace or Workspace(Sizes(rows), device)
     workspace.require(device, batch=rows)
-    extension.load().head_argmax(x, weight, token, logits, workspace.memory, dependent)
+    module = extension.load()
+    module.head_argmax(x, weight, token, logits, workspace.memory, _tuning(module, tuning, dependent))
     return token

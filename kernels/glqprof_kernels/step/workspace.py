@@ -9,9 +9,11 @@ import torch
 
 COUNTER_BYTES = 4096
 """Counters of finished thread blocks: zero between calls, since the last block of a call sets them back."""
+COUNTERS = COUNTER_BYTES // 4
 MAX_BATCH = 8
 CHUNK = 64
 """Positions of the KV cache that one thread block of ``attend`` takes."""
+HEADS_PER_BLOCK = 4
 MAX_BLOCKS = 1024
 """Thread blocks of ``head_argmax`` at most."""
 
