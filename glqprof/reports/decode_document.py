@@ -48,7 +48,7 @@ def decode_document(result: DecodeResult) -> Document:
     headline = [
         f"{result.workload}, {result.path}: {result.tok_s:.2f} tok/s, {result.ms_per_token:.3f} ms a token",
         f"batch 1, {result.layers} layers, prompt {result.prompt}, {result.warmup} + {result.tokens} tokens",
-        _how(result),
+        *_how(result),
         f"on {where}",
     ]
     document = Document("Decode", [Text(headline, "headline"), decode_table(result)])
@@ -66,16 +66,15 @@ def decode_document(result: DecodeResult) -> Document:
     return document
 
 
-def _how(result: DecodeResult) -> str:
+def _how(result: DecodeResult) -> list[str]:
     """Which loop ran the tokens, in words."""
-    graph = ", a CUDA graph a token" if result.graph else ", eager"
-    parts = [f"{result.loop}' loop" if result.loop.endswith("s") else f"{result.loop}'s loop"]
-    parts.append(f"{result.cache} cache")
-    parts.append("the model's SSM step" if result.ssm == MODEL_SSM else f"SSM step {result.ssm}")
+    owner = f"{result.loop}'" if result.loop.endswith("s") else f"{result.loop}'s"
+    first = f"experts {result.variant}, {owner} loop, {'a CUDA graph a token' if result.graph else 'eager'}"
+    parts = [f"{result.cache} cache", "the model's SSM step" if result.ssm == MODEL_SSM else f"SSM step {result.ssm}"]
     if result.sdpa != "any":
         parts.append(f"attention {result.sdpa}")
     if result.shared_stream:
         parts.append("shared expert on a stream of its own")
     if result.prompt_variant:
         parts.append(f"prompt read by {result.prompt_variant}")
-    return f"experts {result.variant}, " + parts[0] + graph + ", " + ", ".join(parts[1:])
+    return [first, ", ".join(parts)]
