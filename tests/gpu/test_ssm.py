@@ -57,10 +57,6 @@ def poisoned(weights: ssm.StepWeights, batch: int) -> torch.Tensor:
     return out
 
 
-def relative(out: torch.Tensor, want: torch.Tensor) -> float:
-    return ((out.double() - want).norm() / want.norm()).item()
-
-
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", SIZES)
 def test_the_exact_bytes_from_every_schedule(name, state_dtype) -> None:
@@ -113,27 +109,26 @@ def test_hostile_inputs(value) -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "cascade2"])
 def test_error_is_below_the_fallbacks(name) -> None:
-    """Against float64 over 20 tokens, each variant from the float64 state of the token before, rounded once."""
+    """Against float64 over 20 tokens of a few sequences, each from the float64 state of the token before."""
     weights = factory.layer(SIZES[name], 4, "cuda")
-    errors: dict[str, float] = {}
-    conv_state, state = factory.states(weights, 2, 7)
+    batch = 32 if name == "tiny" else 2
+    conv_state, state = factory.states(weights, batch, 7)
+    error = {(variant, what): 0.0 for variant in ssm.VARIANTS for what in ("out", "state")}
+    size = {"out": 0.0, "state": 0.0}
     for token in range(20):
-        projected = factory.projected(weights, 2, 50 + token)
+        projected = factory.projected(weights, batch, 50 + token)
         want = reference.step(weights, projected, conv_state, state)
-        after = None
         for variant in ssm.VARIANTS:
             mine = [conv_state.clone(), state.clone()]
             out = ssm.step(weights, projected, *mine, variant=variant)
-            for what, got, truth in (("out", out, want.out), ("state", mine[1], want.state)):
-                key = f"{variant} {what}"
-                errors[key] = max(errors.get(key, 0.0), relative(got, truth))
-            after = mine
-        conv_state, state = after[0], want.state.float()
+            error[variant, "out"] += float((out.double() - want.out).square().sum())
+            error[variant, "state"] += float((mine[1].double() - want.state).square().sum())
+        size["out"] += float(want.out.square().sum())
+        size["state"] += float(want.state.square().sum())
+        conv_state, state = mine[0], want.state.float()
     for what in ("out", "state"):
-        assert errors[f"fused {what}"] == errors[f"unfused {what}"]
-        assert errors[f"fused {what}"] <= errors[f"torch {what}"]
-    assert errors["fused out"] < 4e-3  # bf16 keeps 2^-9
-    assert errors["fused state"] < 4e-3
+        assert error["fused", what] == error["unfused", what] <= error["torch", what]
+        assert (error["fused", what] / size[what]) ** 0.5 < 4e-3  # bf16 keeps 2^-9
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -223,7 +218,7 @@ def test_nothing_is_allocated_when_all_is_given() -> None:
         assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
-def test_views(monkeypatch) -> None:
+def test_views() -> None:
     """Rows at a distance are right; what the kernels cannot take is refused and nothing is written."""
     weights = factory.layer(TINY, 9, "cuda")
     projected, states = factory.projected(weights, 3, 1), factory.states(weights, 3, 2)

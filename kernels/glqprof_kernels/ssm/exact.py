@@ -116,7 +116,7 @@ def compute(host: HostWeights, projected: np.ndarray, conv_state: np.ndarray, st
         step = np.repeat(dt, w.head_dim, axis=1) * x
         new = fma32(step[:, :, None], b, state.reshape(b.shape) * decay)
 
-        quads, against = new.reshape(batch, w.inter, -1, 4), c.reshape(batch, w.inter, -1, 4)
+        quads, against = (v.reshape(batch, w.inter, w.state // 4, 4) for v in (new, c))
         dots = quads[..., 0] * against[..., 0]
         for k in range(1, 4):
             dots = fma32(quads[..., k], against[..., k], dots)
@@ -131,8 +131,8 @@ def norm(host: HostWeights, y: np.ndarray, gate: np.ndarray) -> np.ndarray:
     rows = w.inter // w.groups
     gated = (y * silu(gate)).reshape(batch, w.groups, rows)
     missing = -rows % CHUNK_ROWS
-    squares = np.pad(gated * gated, ((0, 0), (0, 0), (0, missing))).reshape(batch, w.groups, -1, CHUNK_ROWS)
-    chunks = tree_sum(squares)
+    squares = np.pad(gated * gated, ((0, 0), (0, 0), (0, missing)))
+    chunks = tree_sum(squares.reshape(batch, w.groups, (rows + missing) // CHUNK_ROWS, CHUNK_ROWS))
     total = chunks[..., 0]
     for k in range(1, chunks.shape[-1]):
         total = total + chunks[..., k]

@@ -20,8 +20,9 @@ from .workspace import Sizes, Workspace
 
 GROUP = "decode-step"
 BASELINE = "torch"
-REL_ERR = 1e-2
-"""A correct variant's distance from float64: four to six roundings to bf16 in a row give 3e-3 to 7e-3."""
+REL_ERR = 2e-2
+"""A correct variant's distance from float64: four to six roundings to bf16 in a row give 3e-3 to 8e-3, the most where
+relu² doubles the error of what it squares and few values average it."""
 CUDA_LAYERS = 8
 """MEMEM*EM: four Mamba-2, three MoE and one attention layer."""
 ANY_COUNT = -1
