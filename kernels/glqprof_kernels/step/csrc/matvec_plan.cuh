@@ -1,0 +1,57 @@
+// How linear and head_argmax are launched: blocks, and what their rings hold.
+#pragma once
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "launch.cuh"
+#include "matvec.cuh"
+
+namespace step {
+
+// Bytes of which a block asks L2, after those of its ring, while it waits for the kernel before it.
+constexpr int kAheadBytes = 64 * 1024;
+// Left of a multiprocessor's shared memory for the small kernels between two that stream weights.
+constexpr size_t kLeftForOthers = 6 * 1024;
+constexpr size_t kReservedBytes = 1024;  // by the hardware, a block
+
+// Two blocks share a multiprocessor, one of this kernel and one of the next that streams weights: that one's first rows come
+// while this one's last are multiplied. `epilogue_bytes`: shared memory after the ring's.
+template <class S>
+Launch plan_matvec(Matvec& m, const Tuning& tuning, const DeviceLimits& limits, size_t epilogue_bytes) {
+  const int blocks = std::min({tuning.blocks > 0 ? tuning.blocks : limits.multiprocessors, m.outputs, kMaxBlocks});
+  const size_t fixed = matvec_shared_bytes(S::kWarps, m.batch, 0, m.inputs) + epilogue_bytes;
+  const size_t pair = 2ull * row_place_bytes(m.inputs);
+  size_t budget = (limits.shared_bytes - kLeftForOthers) / 2 - kReservedBytes;
+  if (tuning.shared_kib > 0) budget = static_cast<size_t>(tuning.shared_kib) * 1024;
+  budget = std::min(std::max(budget, fixed + kTilePairs * pair), limits.block_shared_bytes);
+  if (fixed + kTilePairs * pair > budget) {
+    throw std::invalid_argument("eight rows of these inputs do not fit in a thread block's shared memory on this GPU");
+  }
+  const int rows = (m.outputs + blocks - 1) / blocks;
+  const int wanted = std::max((rows + 1) / 2, kTilePairs);
+  m.ring = std::min({static_cast<int>((budget - fixed) / pair), wanted, kMaxRing});
+  m.ahead = (tuning.ahead_kib >= 0 ? tuning.ahead_kib * 1024 : kAheadBytes) / (2 * m.inputs);
+  Launch plan;
+  plan.grid = dim3(static_cast<unsigned int>(blocks));
+  plan.threads = S::kThreads;
+  plan.shared_bytes = fixed + m.ring * pair;
+  plan.dependent = starts_early(tuning.dependent, limits);
+  return plan;
+}
+
+// start(shape) with the first of the shapes that holds the inputs.
+template <class Start>
+void by_inputs(int inputs, Start start) {
+  if (inputs <= Narrow::kMostInputs) {
+    start(Narrow());
+  } else if (inputs <= Middle::kMostInputs) {
+    start(Middle());
+  } else if (inputs <= Wide::kMostInputs) {
+    start(Wide());
+  } else {
+    throw std::invalid_argument("more inputs than 10240");
+  }
+}
+
+}  // namespace step
