@@ -166,8 +166,8 @@ def _matvec(x: torch.Tensor, outputs: int) -> _Matvec:
     return _Matvec(x.data_ptr(), x.stride(0), x.shape[0], x.shape[1], outputs, 0, 0)
 
 
-def _tuning(shared_kib: int = 0, ahead_kib: int = -1, blocks: int = 3) -> Any:
-    return (ctypes.c_int64 * 3)(shared_kib, ahead_kib, blocks)
+def _tuning(shared_kib: int = 0, ahead_kib: int = -1, blocks: int = 3, share: int = 0) -> Any:
+    return (ctypes.c_int64 * 4)(shared_kib, ahead_kib, blocks, share)
 
 
 def garbage_workspace(sizes: Sizes) -> Workspace:

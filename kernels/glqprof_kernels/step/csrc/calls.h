@@ -119,11 +119,19 @@ struct DeviceLimits {
   int capability = 90;
 };
 
-// How linear and head_argmax are launched; 0 is the default, -1 for `ahead_kib` too.
+// The share of a multiprocessor's shared memory that a block of linear or head_argmax takes.
+enum Share : int {
+  kLarger = 0,   // more than half: two blocks of one launch never share a multiprocessor
+  kSmaller = 1,  // what kLarger leaves: no two blocks of one launch where a block of another that took kLarger still is
+  kWhole = 2,
+};
+
+// How linear and head_argmax are launched; no value changes a byte of the result.
 struct Tuning {
-  int shared_kib = 0;
-  int ahead_kib = -1;
-  int blocks = 0;
+  int share = kLarger;
+  int shared_kib = 0;   // above 0: in the place of `share`
+  int ahead_kib = -1;   // of which L2 is asked, after the ring, before the wait; -1: the default
+  int blocks = 0;       // 0: one a multiprocessor
   bool dependent = true;
 };
 
