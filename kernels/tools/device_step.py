@@ -417,7 +417,8 @@ def sweep(all_chains: list[Chain]) -> list[dict[str, Any]]:
     for label, tuning in SWEEP.items():
         row: dict[str, Any] = {"tuning": label, "columns": [], "us": []}
         for chain in (c for c in all_chains if c.swept):
-            us = time_us(captured(lambda c=chain, h=Way(tuning=tuning): c.run(h)), 0.1)
+            how = Way(tuning=tuning)
+            us = time_us(captured(lambda c=chain, h=how: c.run(h)), 0.1)
             row["columns"].append(chain.swept)
             row["us"].append(us / chain.calls)
         rows.append(row)
@@ -457,8 +458,8 @@ def show(record: dict[str, Any]) -> None:
         print(f"{name:28} " + " ".join(cells))
     for row in record["sweep"]:
         if row is record["sweep"][0]:
-            print(f"\n{'':17}" + "".join(f"{name:>8}" for name in row["columns"]))
-        print(f"{row['tuning']:17}" + "".join(f"{us:8.2f}" for us in row["us"]))
+            print(f"\n{'us a call':16}" + "".join(f"{name:>7}" for name in row["columns"]))
+        print(f"{row['tuning']:16}" + "".join(f"{us:7.2f}" if us < 1000 else f"{us:7.0f}" for us in row["us"]))
     print("checks: " + ("all right" if not record["wrong"] else "; ".join(record["wrong"][:8])))
 
 

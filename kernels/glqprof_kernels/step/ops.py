@@ -32,10 +32,10 @@ MAX_CAPACITY = 131072
 class Tuning:
     """How ``linear`` and ``head_argmax`` stream their weights; no value changes a byte of the result.
 
-    ``share`` of a multiprocessor's shared memory: 0 is the larger part, 1 the smaller, 2 all; -1 has ``linear`` take the
-    other part than the call before, ``head_argmax`` all. ``shared_kib`` above 0: so much, in its place. ``ahead_kib``:
-    what a thread block asks L2 to fetch beyond that while it waits for the kernel before it (-1: 96). ``blocks``: 0 is
-    one a multiprocessor.
+    ``share`` of a multiprocessor's shared memory: 0 is the larger part, 1 the smaller, 2 all; -1 has ``linear`` take
+    the other part than the call before, ``head_argmax`` all. ``shared_kib`` above 0: so much, in its place.
+    ``ahead_kib``: what a thread block asks L2 to fetch beyond that while it waits for the kernel before it (-1: 96).
+    ``blocks``: 0 is one a multiprocessor.
     """
 
     share: int = -1
