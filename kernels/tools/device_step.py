@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ EXPERTS, TOP_K, SCALING = 128, 6, 2.5
 HEADS, KV_HEADS, DIM, CAPACITY, POSITION = 32, 2, 128, 1200, 1150
 PATTERN = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
 EPS = 1e-5
+MULTIPROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1
 WAYS = ("cuda", "cuda, no PDL", "torch")
 
 
@@ -50,6 +51,8 @@ class Way:
     implementation: str = "cuda"
     dependent: bool = True
     tuning: Tuning | None = None
+    notes: list[torch.Tensor] | None = None
+    """Receives the clocks of every product, in order."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -79,7 +82,15 @@ def linear(x: torch.Tensor, w: Any, out: Any, how: Way, activation: str = "none"
     if how.implementation == "torch" and isinstance(w, torch.Tensor):
         y = functional.linear(x, w)
         return torch.square(functional.relu(y)) if activation == "relu2" else y
-    return step.linear(x, w, out, activation=activation, tuning=how.tuning, **how.options)
+    return step.linear(x, w, out, activation=activation, tuning=noted(how), **how.options)
+
+
+def noted(how: Way) -> Tuning | None:
+    """The way's tuning, with clocks of its own where the way takes notes."""
+    if how.notes is None:
+        return how.tuning
+    how.notes.append(torch.zeros(MULTIPROCESSORS, 4, dtype=torch.int64, device="cuda"))
+    return replace(how.tuning or Tuning(), clocks=how.notes[-1])
 
 
 def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -225,7 +236,7 @@ def chains(batch: int, quick: bool, s: dict[str, Any]) -> list[Chain]:
         if how.implementation == "torch":
             torch.argmax(functional.linear(s["normed"], head), dim=-1, out=s["token"])
         else:
-            step.head_argmax(s["normed"], head, s["token"], workspace=s["workspace"], tuning=how.tuning, **how.options)
+            step.head_argmax(s["normed"], head, s["token"], workspace=s["workspace"], tuning=noted(how), **how.options)
 
     def normed_up(how: Way) -> None:
         """What a short kernel between two products costs: by nothing where their weights come meanwhile."""
@@ -425,6 +436,44 @@ def sweep(all_chains: list[Chain]) -> list[dict[str, Any]]:
     return rows
 
 
+TIMELINES = {"in": 1, "up": 1, "M": 2, "E": 2, "*": 2, "3 norms, up": 1}
+"""Chains (by their column, or their name) whose products are looked at, and the products of a layer."""
+
+
+def timelines(all_chains: list[Chain]) -> list[dict[str, Any]]:
+    """Medians over the products of a chain, by the blocks' own clocks, in microseconds.
+
+    ``lead``: from a product's first start to its first release; ``gap``: from the last sum of the product before to that
+    release; ``work``: from there to its last sum; ``late``: from the first to the last start of its blocks; ``doubled``:
+    blocks that share a multiprocessor with another of the same product.
+    """
+    rows = []
+    for chain in all_chains:
+        products = TIMELINES.get(chain.swept or chain.name, 0)
+        if not products:
+            continue
+        notes: list[torch.Tensor] = []
+        how = Way(notes=notes)
+        graph = captured(lambda c=chain, h=how: c.run(h))
+        graph.replay()
+        graph.replay()
+        torch.cuda.synchronize()
+        calls = [note.cpu() for note in notes[len(notes) // 2 :]]  # the eager pass took notes too
+        for which in range(products):
+            found: dict[str, list[float]] = {name: [] for name in ("lead", "gap", "work", "late", "doubled")}
+            for index in range(products + which, len(calls), products):
+                started, released, summed, place = calls[index].unbind(1)
+                release = int(released.min())
+                found["lead"].append((release - int(started.min())) / 1000)
+                found["gap"].append((release - int(calls[index - 1][:, 2].max())) / 1000)
+                found["work"].append((int(summed.max()) - release) / 1000)
+                found["late"].append((int(started.max()) - int(started.min())) / 1000)
+                found["doubled"].append(float(len(place) - len(place.unique())))
+            medians = {name: statistics.median(values) for name, values in found.items()}
+            rows.append({"chain": chain.name, "product": which + 1, **medians})
+    return rows
+
+
 def measure(all_chains: list[Chain], copy: float) -> list[dict[str, Any]]:
     """Every chain in every way: microseconds of a call, GB/s, share of the copy."""
     rows = []
@@ -460,6 +509,11 @@ def show(record: dict[str, Any]) -> None:
         if row is record["sweep"][0]:
             print(f"\n{'us a call':16}" + "".join(f"{name:>7}" for name in row["columns"]))
         print(f"{row['tuning']:16}" + "".join(f"{us:7.2f}" if us < 1000 else f"{us:7.0f}" for us in row["us"]))
+    if record["timelines"]:
+        names = ("lead", "gap", "work", "late", "doubled")
+        print(f"\n{"µs, by the blocks' clocks":30}" + "".join(f"{name:>9}" for name in names))
+        for row in record["timelines"]:
+            print(f"{row['chain'] + ' ' + str(row['product']):30}" + "".join(f"{row[name]:9.2f}" for name in names))
     print("checks: " + ("all right" if not record["wrong"] else "; ".join(record["wrong"][:8])))
 
 
@@ -484,6 +538,7 @@ def main() -> int:
         "wrong": [],
         "times": [],
         "sweep": [],
+        "timelines": [],
         "copy_gb_s": 0.0,
     }
     try:
@@ -496,6 +551,7 @@ def main() -> int:
             record["times"] = measure(made, record["copy_gb_s"])
             if not options.quick:
                 record["sweep"] = sweep(made)
+                record["timelines"] = timelines(made)
     except Exception:
         record["wrong"].append(traceback.format_exc())
     record["build_s"], record["run_s"] = round(built - start, 1), round(time.perf_counter() - built, 1)

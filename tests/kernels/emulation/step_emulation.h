@@ -34,6 +34,12 @@ inline void wait_round(nvfp4::SharedAddress at, uint32_t parity) {
   nvfp4::require(false, "a barrier's round that never completes");
 }
 
+inline uint64_t now_ns() {
+  static uint64_t reads = 0;
+  return ++reads;
+}
+inline uint32_t multiprocessor() { return emulation::machine().block_index[0]; }
+
 inline float reciprocal_root(float value) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(value))); }
 inline float exponential(float value) { return std::exp(value); }
 

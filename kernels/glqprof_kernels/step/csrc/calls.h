@@ -33,6 +33,7 @@ struct Matvec {
   int outputs;  // of all segments
   int ring;     // pairs of rows that fit in shared memory
   int ahead;    // rows after those that a block asks L2 to fetch before it waits
+  uint64_t* clocks;  // or null: [blocks, 4], nanoseconds of a block's start, of the end of its wait and of its last sum; its place
 };
 
 struct LinearCall {
@@ -133,6 +134,7 @@ struct Tuning {
   int ahead_kib = -1;   // of which L2 is asked, after the ring, before the wait; -1: the default
   int blocks = 0;       // 0: one a multiprocessor
   bool dependent = true;
+  uint64_t* clocks = nullptr;
 };
 
 }  // namespace step

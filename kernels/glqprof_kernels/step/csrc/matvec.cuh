@@ -16,6 +16,7 @@ namespace step {
 
 constexpr int kStepInputs = 32;
 constexpr size_t kBarrierBytes = kMaxRing * 8;
+constexpr int kNotes = 4;  // of a block, where the call has clocks
 
 // A block's shape: WARPS warps of up to STEPS steps each.
 template <int WARPS, int STEPS>
@@ -45,6 +46,7 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
   const int rows = m.outputs / static_cast<int>(gridDim.x), more = m.outputs % static_cast<int>(gridDim.x);
   const int first = static_cast<int>(blockIdx.x) * rows + min(static_cast<int>(blockIdx.x), more);
   const int end = first + rows + (static_cast<int>(blockIdx.x) < more ? 1 : 0);
+  const uint64_t started = m.clocks == nullptr ? 0 : now_ns();
   float* sums = reinterpret_cast<float*>(shared + kBarrierBytes);
   const int tile_sums = sums_of_tile(S::kWarps, m.batch);
   const nvfp4::SharedAddress base = nvfp4::shared_address(shared);
@@ -55,6 +57,12 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
   glq::let_next_kernel_start();
   __syncthreads();
   glq::wait_for_previous_kernel();
+  if (m.clocks != nullptr && threadIdx.x == 0) {
+    uint64_t* to = m.clocks + blockIdx.x * kNotes;
+    to[0] = started;
+    to[1] = now_ns();
+    to[3] = multiprocessor();
+  }
 
   const int all_steps = (m.inputs + kStepInputs - 1) / kStepInputs;
   const int first_step = all_steps * warp / S::kWarps;
@@ -124,6 +132,7 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
     sums += other;
     mine += other;
   }
+  if (m.clocks != nullptr && threadIdx.x == 0) m.clocks[blockIdx.x * kNotes + 2] = now_ns();
 }
 
 }  // namespace step

@@ -41,6 +41,7 @@ Launch plan_matvec(Matvec& m, const Tuning& tuning, const DeviceLimits& limits, 
   const int wanted = std::max((rows + 1) / 2, kTilePairs);
   m.ring = std::min({static_cast<int>((budget - fixed) / pair), wanted, kMaxRing});
   m.ahead = (tuning.ahead_kib >= 0 ? tuning.ahead_kib * 1024 : kAheadBytes) / (2 * m.inputs);
+  m.clocks = tuning.clocks;
   Launch plan;
   plan.grid = dim3(static_cast<unsigned int>(blocks));
   plan.threads = S::kThreads;

@@ -21,6 +21,18 @@ __device__ __forceinline__ void multiply_add_bf16(float (&c)[4], const uint4& a,
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
+// Nanoseconds of the GPU's clock, and the multiprocessor that this block is on.
+__device__ __forceinline__ uint64_t now_ns() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+__device__ __forceinline__ uint32_t multiprocessor() {
+  uint32_t id;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+  return id;
+}
+
 #if NVFP4_BULK
 // All lanes of a warp wait for the barrier's round of this parity.
 __device__ __forceinline__ void wait_round(nvfp4::SharedAddress barrier, uint32_t parity) { nvfp4::wait_barrier(barrier, parity); }
