@@ -3,7 +3,7 @@
 #
 #   bash benchmarks/device_decode.sh [OUT_FOLDER] [STAGE...]     (default: ./out; stages: build tests decode captures)
 #
-# Leaves OUT_FOLDER/decode-<path>.json, OUT_FOLDER/cascade2-<path> (scrubbed captures; ":" of a path is "+" in names), log.txt.
+# Leaves OUT_FOLDER/decode-<path>.json (":" of a path is "+"), OUT_FOLDER/cascade2-<path> (scrubbed captures; "-"), log.txt.
 # All untraced paths run in one process, one model a variant. GLQPROF_PATHS, GLQPROF_LAYERS, GLQPROF_PROMPT, GLQPROF_TOKENS
 # choose less; GLQPROF_CAPTURE_PATHS and GLQPROF_CAPTURE_OPTIONS (such as --no-untraced) are of the captures,
 # GLQPROF_TESTS of the tests. Uses .nsys/activate and .wheels/*.whl where they are there.
@@ -60,7 +60,7 @@ decode() {
 captures() {
   local failed=0 folder path
   for path in $captured; do
-    folder=$out/cascade2-${path//:/+}
+    folder=$out/cascade2-${path//[:=]/-}
     rm -rf "$folder"
     # shellcheck disable=SC2046,SC2086 # options, none of which has a space
     python3 -m glqprof capture nsys -o "$folder" --timeout 200 ${GLQPROF_CAPTURE_OPTIONS:-} --workload cascade2-30b \

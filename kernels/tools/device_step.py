@@ -15,14 +15,15 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from glqprof.bench.cuda import CudaDevice
 from glqprof_kernels import step
 from glqprof_kernels.step import Sizes, Tuning, Workspace, extension
 
@@ -34,6 +35,7 @@ EXPERTS, TOP_K, SCALING = 128, 6, 2.5
 HEADS, KV_HEADS, DIM, CAPACITY, POSITION = 32, 2, 128, 1200, 1150
 PATTERN = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
 EPS = 1e-5
+MULTIPROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1
 WAYS = ("cuda", "cuda, no PDL", "torch")
 
 
@@ -49,6 +51,8 @@ class Way:
     implementation: str = "cuda"
     dependent: bool = True
     tuning: Tuning | None = None
+    notes: Iterator[torch.Tensor] | None = None
+    """Where the products note their clocks, in order."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -69,8 +73,8 @@ class Chain:
     calls: int
     bytes_read: int
     run: Callable[[Way], None]
-    kernels: int = 1
-    """Launches of a call."""
+    swept: str = ""
+    """The column of the sweep's table; "" leaves the chain out."""
 
 
 def linear(x: torch.Tensor, w: Any, out: Any, how: Way, activation: str = "none") -> Any:
@@ -78,7 +82,14 @@ def linear(x: torch.Tensor, w: Any, out: Any, how: Way, activation: str = "none"
     if how.implementation == "torch" and isinstance(w, torch.Tensor):
         y = functional.linear(x, w)
         return torch.square(functional.relu(y)) if activation == "relu2" else y
-    return step.linear(x, w, out, activation=activation, tuning=how.tuning, **how.options)
+    return step.linear(x, w, out, activation=activation, tuning=noted(how), **how.options)
+
+
+def noted(how: Way) -> Tuning | None:
+    """The way's tuning, with clocks of its own where the way takes notes."""
+    if how.notes is None:
+        return how.tuning
+    return replace(how.tuning or Tuning(), clocks=next(how.notes))
 
 
 def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -224,7 +235,14 @@ def chains(batch: int, quick: bool, s: dict[str, Any]) -> list[Chain]:
         if how.implementation == "torch":
             torch.argmax(functional.linear(s["normed"], head), dim=-1, out=s["token"])
         else:
-            step.head_argmax(s["normed"], head, s["token"], workspace=s["workspace"], tuning=how.tuning, **how.options)
+            step.head_argmax(s["normed"], head, s["token"], workspace=s["workspace"], tuning=noted(how), **how.options)
+
+    def normed_up(how: Way) -> None:
+        """What a short kernel between two products costs: by nothing where their weights come meanwhile."""
+        for layer in moe:
+            for _ in range(3):
+                step.add_rms_norm(s["residual"], s["down"], layer.norm, EPS, s["normed"], **how.options)
+            linear(s["normed"], layer.weights[1], s["up"], how, "relu2")
 
     def embeds(how: Way) -> None:
         for _ in range(50):
@@ -245,20 +263,21 @@ def chains(batch: int, quick: bool, s: dict[str, Any]) -> list[Chain]:
 
     cache_bytes = 64 * 4 * batch * KV_HEADS * (POSITION + 1) * DIM
     return [
-        Chain("in_proj 10304x2688", count, of(mamba, 0), all_linear(mamba, 0, "normed", HIDDEN, "projected")),
-        Chain("out_proj 2688x4096", count, of(mamba, 1), all_linear(mamba, 1, "projected", SSM_INTER, "down")),
-        Chain("up 3712x2688 relu2", count, of(moe, 1), all_linear(moe, 1, "normed", HIDDEN, "up", "relu2")),
-        Chain("down 2688x3712", count, of(moe, 2), all_linear(moe, 2, "up", SHARED, "down")),
+        Chain("in_proj 10304x2688", count, of(mamba, 0), all_linear(mamba, 0, "normed", HIDDEN, "projected"), "in"),
+        Chain("out_proj 2688x4096", count, of(mamba, 1), all_linear(mamba, 1, "projected", SSM_INTER, "down"), "out"),
+        Chain("up 3712x2688 relu2", count, of(moe, 1), all_linear(moe, 1, "normed", HIDDEN, "up", "relu2"), "up"),
+        Chain("down 2688x3712", count, of(moe, 2), all_linear(moe, 2, "up", SHARED, "down"), "down"),
         Chain("qkv 4608x2688", 6, of(attention, 0), all_linear(attention, 0, "normed", HIDDEN, "qkv")),
-        Chain("head 131072x2688", 1, 2 * VOCAB * HIDDEN, heads),
+        Chain("head 131072x2688", 1, 2 * VOCAB * HIDDEN, heads, "head"),
         Chain("add_rms_norm 2688", 52, 0, norms),
         Chain("embed 2688", 50, 0, embeds),
         Chain("route 128x2688 fp32", 64, 64 * 4 * EXPERTS * HIDDEN, routes),
         Chain(f"attend 32/2x128 at {POSITION}", 64, cache_bytes, attends),
-        Chain("M: norm, in, out", count, read(mamba), pairs(mamba), 3),
-        Chain("E: norm, route, up, down", count, read(moe), pairs(moe), 4),
-        Chain("*: norm, qkv, attend, o", 6, read(attention), pairs(attention), 4),
-        Chain("token without ssm, experts", 1, read(layers) + 2 * VOCAB * HIDDEN, token, 3 + 69 + 92 + 24),
+        Chain("M: norm, in, out", count, read(mamba), pairs(mamba), "M"),
+        Chain("E: norm, route, up, down", count, read(moe), pairs(moe), "E"),
+        Chain("3 norms, up", count, of(moe, 1), normed_up),
+        Chain("*: norm, qkv, attend, o", 6, read(attention), pairs(attention), "*"),
+        Chain("token without ssm, experts", 1, read(layers) + 2 * VOCAB * HIDDEN, token, "token"),
     ]
 
 
@@ -300,13 +319,6 @@ def time_us(graph: torch.cuda.CUDAGraph, budget_s: float = 0.25) -> float:
     return statistics.median(times)
 
 
-def copy_gb_s() -> float:
-    """Of a copy of 1 GiB, read and written."""
-    a, b = (torch.empty(2**30, dtype=torch.uint8, device="cuda") for _ in range(2))
-    graph = captured(lambda: b.copy_(a))
-    return 2 * 2**30 / time_us(graph) / 1000
-
-
 def relative(out: torch.Tensor, want: torch.Tensor) -> float:
     """‖out − want‖₂ ÷ ‖want‖₂."""
     return ((out.double() - want.double()).norm() / want.double().norm()).item()
@@ -337,7 +349,7 @@ def checks() -> list[str]:
         error = relative(outs[0], want)
         expect(f"{label}: error {error:.1e}", error < 2**-8)
         expect(f"{label}: bytes differ", all(torch.equal(outs[0], o) for o in outs[1:]))
-        for tuning in (Tuning(shared_kib=60), Tuning(shared_kib=220), Tuning(ahead_kib=0), Tuning(blocks=50)):
+        for tuning in (Tuning(share=0), Tuning(share=1), Tuning(share=2), Tuning(ahead_kib=0), Tuning(blocks=50)):
             y = step.linear(x, w, tuning=tuning)
             expect(f"{label}: bytes differ with {tuning}", torch.equal(outs[0], y))
     for batch in (1, 8):
@@ -396,18 +408,70 @@ def check_tokens(token: Chain, buffer: dict[str, Any]) -> list[str]:
     ]
 
 
+SWEEP = {
+    "default": None,
+    "ahead 0": Tuning(ahead_kib=0),
+    "ahead 48": Tuning(ahead_kib=48),
+    "ahead 192": Tuning(ahead_kib=192),
+    "larger": Tuning(share=0),
+    "smaller": Tuning(share=1),
+    "smaller, ahead 0": Tuning(share=1, ahead_kib=0),
+    "whole": Tuning(share=2),
+    "whole, ahead 0": Tuning(share=2, ahead_kib=0),
+}
+
+
 def sweep(all_chains: list[Chain]) -> list[dict[str, Any]]:
     """How much shared memory a block takes, and how far ahead L2 is asked."""
     rows = []
-    names = ("in_proj", "out_proj", "up ", "head", "M:", "token")
-    for shared_kib in (56, 0, 220):
-        for ahead_kib in (0, 64, 192):
-            row: dict[str, Any] = {"shared_kib": shared_kib, "ahead_kib": ahead_kib}
-            for chain in all_chains:
-                if chain.name.startswith(names):
-                    how = Way(tuning=Tuning(shared_kib, ahead_kib))
-                    row[chain.name] = time_us(captured(lambda c=chain, h=how: c.run(h)), 0.1) / chain.calls
-            rows.append(row)
+    for label, tuning in SWEEP.items():
+        row: dict[str, Any] = {"tuning": label, "columns": [], "us": []}
+        for chain in (c for c in all_chains if c.swept):
+            how = Way(tuning=tuning)
+            us = time_us(captured(lambda c=chain, h=how: c.run(h)), 0.1)
+            row["columns"].append(chain.swept)
+            row["us"].append(us / chain.calls)
+        rows.append(row)
+    return rows
+
+
+TIMELINES = {"in": 1, "up": 1, "M": 2, "E": 2, "*": 2, "3 norms, up": 1}
+"""Chains (by their column, or their name) whose products are looked at, and the products of a layer."""
+
+
+def timelines(all_chains: list[Chain]) -> list[dict[str, Any]]:
+    """Medians over the products of a chain, by the blocks' own clocks, in microseconds.
+
+    ``lead``: from a product's first start to its first release; ``gap``: from the last sum of the product before to
+    that release; ``work``: from there to its last sum; ``late``: from the first to the last start of its blocks;
+    ``doubled``: blocks that share a multiprocessor with another of the same product.
+    """
+    rows = []
+    for chain in all_chains:
+        products = TIMELINES.get(chain.swept or chain.name, 0)
+        if not products:
+            continue
+        # Made before the capture, so that no fill comes between two kernels; the eager pass takes as many as the graph.
+        count = chain.calls * products
+        notes = torch.zeros(2 * count, MULTIPROCESSORS, 4, dtype=torch.int64, device="cuda")
+        how = Way(notes=iter(notes.unbind(0)))
+        graph = captured(lambda c=chain, h=how: c.run(h))
+        graph.replay()
+        graph.replay()
+        torch.cuda.synchronize()
+        calls = list(notes[count:].cpu())
+        for which in range(products):
+            found: dict[str, list[float]] = {name: [] for name in ("lead", "gap", "work", "late", "doubled")}
+            for index in range(products + which, len(calls), products):
+                started, released, summed, place = calls[index].unbind(1)
+                release = int(released.min())
+                found["lead"].append((release - int(started.min())) / 1000)
+                found["gap"].append((release - int(calls[index - 1][:, 2].max())) / 1000)
+                found["work"].append((int(summed.max()) - release) / 1000)
+                found["late"].append((int(started.max()) - int(started.min())) / 1000)
+                found["doubled"].append(float(len(place) - len(place.unique())))
+            medians = {name: statistics.median(values) for name, values in found.items()}
+            rows.append({"chain": chain.name, "product": which + 1, **medians})
     return rows
 
 
@@ -443,8 +507,14 @@ def show(record: dict[str, Any]) -> None:
             cells.append(f"{row['us_per_call']:7.2f}{share:>7}")
         print(f"{name:28} " + " ".join(cells))
     for row in record["sweep"]:
-        times = "  ".join(f"{k.split(' ')[0]} {v:.2f}" for k, v in row.items() if not k.endswith("kib"))
-        print(f"shared {row['shared_kib'] or 110:3} KiB, ahead {row['ahead_kib']:3} KiB: {times}")
+        if row is record["sweep"][0]:
+            print(f"\n{'us a call':16}" + "".join(f"{name:>7}" for name in row["columns"]))
+        print(f"{row['tuning']:16}" + "".join(f"{us:7.2f}" if us < 1000 else f"{us:7.0f}" for us in row["us"]))
+    if record["timelines"]:
+        names = ("lead", "gap", "work", "late", "doubled")
+        print(f"\n{'µs, by clocks of the blocks':30}" + "".join(f"{name:>9}" for name in names))
+        for row in record["timelines"]:
+            print(f"{row['chain'] + ' ' + str(row['product']):30}" + "".join(f"{row[name]:9.2f}" for name in names))
     print("checks: " + ("all right" if not record["wrong"] else "; ".join(record["wrong"][:8])))
 
 
@@ -469,11 +539,12 @@ def main() -> int:
         "wrong": [],
         "times": [],
         "sweep": [],
+        "timelines": [],
         "copy_gb_s": 0.0,
     }
     try:
         record["wrong"] = checks()
-        record["copy_gb_s"] = copy_gb_s()
+        record["copy_gb_s"] = CudaDevice().copy_gb_s() or 0.0
         with torch.inference_mode():
             shared = buffers(options.batch)
             made = chains(options.batch, options.quick, shared)
@@ -481,6 +552,7 @@ def main() -> int:
             record["times"] = measure(made, record["copy_gb_s"])
             if not options.quick:
                 record["sweep"] = sweep(made)
+                record["timelines"] = timelines(made)
     except Exception:
         record["wrong"].append(traceback.format_exc())
     record["build_s"], record["run_s"] = round(built - start, 1), round(time.perf_counter() - built, 1)

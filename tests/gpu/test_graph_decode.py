@@ -13,7 +13,7 @@ import glqprof
 from glqprof.errors import InputError
 from glqprof.workloads.nemotron_h import decode, graph, model, paths, runs, sizes, static_cache, steps
 from glqprof.workloads.nemotron_h.variants import VARIANTS
-from support.teacher import distance, same_bytes, teach
+from support.teacher import distance, same_bytes, teach, typical
 
 pytestmark = [
     pytest.mark.gpu,
@@ -87,13 +87,28 @@ def test_a_greedy_decode_has_the_tokens_of_the_eager_one(built, how) -> None:
 
 
 @pytest.mark.parametrize("name", ["fused", "bf16", "nvfp4-base-ring"])
-def test_the_own_loop_is_close_to_transformers(built, name) -> None:
-    """Other orders of sums in bf16: nine layers of them, over a text that is given."""
+def test_other_steps_and_the_own_loop_are_close_to_the_models(built, name) -> None:
+    """Other orders of sums in bf16, over a text that is given. Nothing has chosen an expert before the first layer's
+    state, so that is close for every token; the logits are so for all tokens but those whose experts nearly tied."""
     made = built(PREFIX, name)
     want = teach(made, prompt_of(PREFIX), text_of(PREFIX), LOOPS[0])
     for how in LOOPS[1:]:
         found = teach(made, prompt_of(PREFIX), text_of(PREFIX), how)
-        assert distance(found.logits, want.logits) < 0.05, how
+        assert typical(found.logits, want.logits) < 0.05, how
+        assert typical(found.logits[1:], want.logits[:-1]) > 0.5  # what another token's are
+        assert all(distance(a, b) < 0.02 for a, b in zip(found.state[:2], want.state[:2], strict=True)), how
+
+
+def test_without_experts_the_own_loop_is_close_for_every_token() -> None:
+    """Mamba-2 and attention alone: no router to choose otherwise, so every token and every cache is close."""
+    from dataclasses import replace
+
+    plain = replace(PREFIX, layers="MM*M*M")
+    made = model.build(plain, VARIANTS["bf16"], 0, "cuda").model
+    want = teach(made, prompt_of(plain), text_of(plain), LOOPS[0])
+    for how in LOOPS[1:]:
+        found = teach(made, prompt_of(plain), text_of(plain), how)
+        assert distance(found.logits, want.logits) < 0.03, how
         assert all(distance(a, b) < 0.05 for a, b in zip(found.state, want.state, strict=True)), how
 
 

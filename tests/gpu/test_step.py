@@ -76,7 +76,7 @@ def test_linear_is_one_rounding_from_float64(outputs, inputs, batch) -> None:
     for dependent in WAYS:
         for _ in range(3):
             assert same_bits(step.linear(x, weight, dependent=dependent), out)
-    for tuning in (Tuning(shared_kib=100), Tuning(shared_kib=220), Tuning(ahead_kib=0), Tuning(blocks=17)):
+    for tuning in (Tuning(share=0), Tuning(share=1), Tuning(shared_kib=220), Tuning(ahead_kib=0), Tuning(blocks=17)):
         assert same_bits(step.linear(x, weight, tuning=tuning), out)
     assert same_bits(replayed(lambda: step.linear(x, weight)), out)
     squared = step.linear(x, weight, bias=bias, activation="relu2")

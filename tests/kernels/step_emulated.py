@@ -27,6 +27,7 @@ class _Matvec(ctypes.Structure):
         ("x", _P),
         ("x_stride", _L),
         *((name, _I) for name in ("batch", "inputs", "outputs", "ring", "ahead")),
+        ("clocks", _P),
     ]
 
 
@@ -163,11 +164,13 @@ class EmulatedStep:
 
 
 def _matvec(x: torch.Tensor, outputs: int) -> _Matvec:
-    return _Matvec(x.data_ptr(), x.stride(0), x.shape[0], x.shape[1], outputs, 0, 0)
+    return _Matvec(x.data_ptr(), x.stride(0), x.shape[0], x.shape[1], outputs, 0, 0, None)
 
 
-def _tuning(shared_kib: int = 0, ahead_kib: int = -1, blocks: int = 3) -> Any:
-    return (ctypes.c_int64 * 3)(shared_kib, ahead_kib, blocks)
+def _tuning(
+    shared_kib: int = 0, ahead_kib: int = -1, blocks: int = 3, share: int = 0, clocks: torch.Tensor | None = None
+) -> Any:
+    return (ctypes.c_int64 * 5)(shared_kib, ahead_kib, blocks, share, _at(clocks) or 0)
 
 
 def garbage_workspace(sizes: Sizes) -> Workspace:

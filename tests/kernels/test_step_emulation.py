@@ -73,10 +73,14 @@ def test_how_linear_streams_changes_no_byte(emulated) -> None:
     x, weight = given(2, 2688), given(70, 2688, seed=1)
     want = nan_filled(2, 70)
     emulated.linear(x, [weight], [want], blocks=1)
-    for tuning in ({"shared_kib": 48}, {"shared_kib": 200}, {"ahead_kib": 0}, {"ahead_kib": 512}, {"blocks": 7}):
+    tunings = [{"shared_kib": 48}, {"shared_kib": 200}, {"share": 1}, {"share": 2}]
+    clocks = torch.zeros(3, 4, dtype=torch.int64)
+    for tuning in (*tunings, {"ahead_kib": 0}, {"ahead_kib": 512}, {"blocks": 7}, {"blocks": 3, "clocks": clocks}):
         out = nan_filled(2, 70)
         emulated.linear(x, [weight], [out], **{"blocks": 1, **tuning})
         assert same_bits(out, want), tuning
+    assert (clocks[:, :3].diff(dim=1) > 0).all()  # started, released, summed
+    assert clocks[:, 3].tolist() == [0, 1, 2]
 
 
 def test_linear_over_several_weights_is_each_alone(emulated) -> None:

@@ -15,9 +15,10 @@ def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
 
 
 def relative(out: torch.Tensor, want: torch.Tensor) -> float:
-    """‖out − want‖₂ ÷ ‖want‖₂."""
+    """‖out − want‖₂ ÷ ‖want‖₂; 0 where both are all zeros."""
     out, want = out.double().cpu(), want.double().cpu()
-    return ((out - want).norm() / want.norm()).item()
+    gap = (out - want).norm()
+    return 0.0 if gap == 0 else (gap / want.norm()).item()
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

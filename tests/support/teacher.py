@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,12 @@ def held(model: Any, prompted: Any, run: Any) -> list[Any]:
 def distance(a: Any, b: Any) -> float:
     """Of the norm."""
     return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def typical(found: Any, want: Any) -> float:
+    """The median token's distance: where two experts' scores nearly tie, a rounding chooses the other, and that token
+    is far off."""
+    return statistics.median(distance(a, b) for a, b in zip(found, want, strict=True))
 
 
 def same_bytes(a: Any, b: Any) -> bool:

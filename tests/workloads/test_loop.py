@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,7 +14,7 @@ from glqprof.workloads.nemotron_h.loop import GlqprofStep  # noqa: E402
 from glqprof.workloads.nemotron_h.paths import How  # noqa: E402
 from glqprof.workloads.nemotron_h.static_cache import StaticState  # noqa: E402
 from glqprof.workloads.nemotron_h.variants import VARIANTS  # noqa: E402
-from support.teacher import distance, same_bytes, teach  # noqa: E402
+from support.teacher import distance, same_bytes, teach, typical  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("decode")
 TINY = sizes.load_sizes("tiny")
@@ -52,12 +50,6 @@ def lively(made):
             elif name.endswith("bias") and "dt_bias" not in name:
                 tensor.copy_(0.3 * torch.randn(tensor.shape, generator=generator))
     return made
-
-
-def typical(found, want):
-    """The median token's distance: where two experts' scores nearly tie, a rounding chooses the other, and that token
-    is far off."""
-    return statistics.median(distance(a, b) for a, b in zip(found, want, strict=True))
 
 
 @pytest.mark.parametrize("name", ["v3b", "fused", "fused-fast", "nvfp4-base-ring", "bf16", "transformers"])

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from glqprof.errors import InputError  # noqa: E402
-from glqprof.workloads.nemotron_h import decode, model, runs, sizes, static_cache  # noqa: E402
+from glqprof.workloads.nemotron_h import decode, graph, model, runs, sizes, static_cache  # noqa: E402
 from glqprof.workloads.nemotron_h.paths import How  # noqa: E402
 from glqprof.workloads.nemotron_h.variants import VARIANTS  # noqa: E402
 from support.teacher import distance, same_bytes, teach  # noqa: E402
@@ -157,6 +157,30 @@ def test_a_static_step_gives_the_host_nothing(how):
         with Watch() as watch:
             int(run.step.token)
         assert watch.found  # the watch sees such reads
+
+
+def test_what_stopped_a_capture_is_one_line_of_the_first_error():
+    def fail():
+        try:
+            raise RuntimeError("Cannot copy between CPU and CUDA tensors\nduring capture.")
+        except RuntimeError:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture") from None
+
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    said = graph.cannot_be_captured(caught.value)
+    assert said.startswith("this token cannot be captured (Cannot copy between CPU and CUDA tensors during capture); ")
+    assert "\n" not in said
+    long = RuntimeError("CUDA error: not permitted\nSearch for `cudaErrorX` in https://x\nCUDA kernel errors might be")
+    assert "(CUDA error: not permitted)" in graph.cannot_be_captured(long)
+
+
+def test_a_dynamic_cache_cannot_be_captured(made, prompted):
+    with (
+        runs.token_run(made, prompted, How(), 4) as run,
+        pytest.raises(InputError, match="--graph: needs a static cache: a dynamic one moves at every token"),
+    ):
+        graph.CapturedRun(run.step)
 
 
 def test_models_without_attention_have_one_length():

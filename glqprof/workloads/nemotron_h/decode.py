@@ -163,8 +163,10 @@ def decode_loaded(
     with _memory_told(f"{loaded.workload} {name}"), contextlib.ExitStack() as undo:
         if settled.prompt_variant not in (None, loaded.variant.name):
             say(f"making the experts {settled.prompt_variant}, which read the prompt")
+            reader = find_variant(str(settled.prompt_variant), "--prompt-variant")
+            prepare(reader, loaded.device)
             began = time.perf_counter()
-            prompt_experts = PromptExperts(loaded, find_variant(str(settled.prompt_variant), "--prompt-variant"))
+            prompt_experts = PromptExperts(loaded, reader)
             undo.callback(prompt_experts.remove)
             after_prompt = prompt_experts.remove
             load_s += time.perf_counter() - began
@@ -215,7 +217,6 @@ class PromptExperts:
     def __init__(self, loaded: Loaded, variant: ExpertVariant) -> None:
         """Make them from the same seed; InputError where they do not fit into memory beside the model's own."""
         check_memory(loaded.sizes, variant, loaded.device, experts_only=True)
-        prepare(variant, loaded.device)
         counters = loaded.built.counters
         layers = random_layers(loaded.sizes, variant.kind, loaded.seed, loaded.device)
         runs = compute(variant, layers, loaded.sizes.top_k, counters)

@@ -29,8 +29,8 @@ class CapturedRun:
         self.graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream() if stream is None else stream
         outside = torch.cuda.current_stream()
+        self._warm_up(stream)
         try:
-            self._warm_up(stream)
             with torch.cuda.graph(self.graph, stream=stream):
                 step.run()
                 self.host.copy_(step.token, non_blocking=True)

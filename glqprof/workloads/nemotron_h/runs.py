@@ -16,6 +16,7 @@ from glqprof.workloads.nemotron_h.ssm_patch import mamba_modules, patch_mixers, 
 from glqprof.workloads.nemotron_h.static_cache import StaticState, capacity_for
 from glqprof.workloads.nemotron_h.steps import (
     EagerRun,
+    Run,
     Step,
     TransformersStep,
     cache_name,
@@ -55,21 +56,9 @@ def prepare_loop(how: How, device: str) -> None:
         prepare_step(device)
 
 
-class Run:
-    """Decodes one token a call and returns it. ``step``: what it runs."""
-
-    def __init__(self, step: Step, call: Any) -> None:
-        self.step, self._call = step, call
-
-    def __call__(self) -> int:
-        """The next token; InputError, and nothing changed, where the static buffers are full."""
-        token: int = self._call()
-        return token
-
-
 @contextlib.contextmanager
 def token_run(model: Any, prompted: Prompted, how: How, tokens: int) -> Iterator[Run]:
-    """Yield what decodes the ``tokens`` tokens after a prompt; the model is as it was afterwards.
+    """Yield what decodes the ``tokens`` tokens after a prompt, one a call; the model is as it was afterwards.
 
     InputError: a loop that cannot run this model, a step that cannot be captured, an attention backend that cannot
     compute it.
@@ -92,6 +81,6 @@ def token_run(model: Any, prompted: Prompted, how: How, tokens: int) -> Iterator
         if how.graph:
             from glqprof.workloads.nemotron_h.graph import CapturedRun
 
-            yield Run(step, CapturedRun(step))
+            yield CapturedRun(step)
         else:
-            yield Run(step, EagerRun(step))
+            yield EagerRun(step)

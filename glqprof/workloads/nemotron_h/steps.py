@@ -30,6 +30,15 @@ class Step(Protocol):
         """Launch one token: read ``token``, advance the state, write the next token. The host reads nothing."""
 
 
+class Run(Protocol):
+    """Decodes one token a call and returns its id."""
+
+    step: Step
+
+    def __call__(self) -> int:
+        """The next token; InputError, and nothing changed, where the static buffers are full."""
+
+
 class TransformersStep:
     """A token through the model's own forward, with a dynamic cache or with static buffers."""
 

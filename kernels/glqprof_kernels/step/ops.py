@@ -13,7 +13,7 @@ then asked for before that kernel has ended: it must not write them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,20 +32,30 @@ MAX_CAPACITY = 131072
 class Tuning:
     """How ``linear`` and ``head_argmax`` stream their weights; no value changes a byte of the result.
 
-    ``shared_kib``: a thread block's shared memory (0: half of a multiprocessor's); ``ahead_kib``: what it asks L2 to
-    fetch beyond that while it waits for the kernel before it (-1: 64); ``blocks``: 0 is one a multiprocessor.
+    ``share`` of a multiprocessor's shared memory: 0 is the larger part, 1 the smaller, 2 all; -1 has ``linear`` take
+    the other part than the call before, ``head_argmax`` all. ``shared_kib`` above 0: so much, in its place.
+    ``ahead_kib``: what a thread block asks L2 to fetch beyond that while it waits for the kernel before it (-1: 96).
+    ``blocks``: 0 is one a multiprocessor. ``clocks`` [blocks, 4] int64 on the device, for measurements: receives the
+    nanoseconds at which each block started, was released by the kernel before it and had its last sum, and the number
+    of its multiprocessor.
     """
 
+    share: int = -1
     shared_kib: int = 0
     ahead_kib: int = -1
     blocks: int = 0
+    clocks: torch.Tensor | None = None
 
 
-def _tuning(module: Any, tuning: Tuning | None, dependent: bool) -> Any:
+def _tuning(module: Any, tuning: Tuning | None, dependent: bool, device: torch.device) -> Any:
     """The extension's own."""
-    made = module.Tuning()
-    for name, value in {**asdict(tuning or Tuning()), "dependent": dependent}.items():
-        setattr(made, name, value)
+    made, wanted = module.Tuning(), tuning or Tuning()
+    made.share, made.shared_kib, made.ahead_kib = wanted.share, wanted.shared_kib, wanted.ahead_kib
+    made.blocks, made.dependent = wanted.blocks, dependent
+    if wanted.clocks is not None:
+        blocks = wanted.blocks or torch.cuda.get_device_properties(device).multi_processor_count
+        checks.tensor(wanted.clocks, "clocks", (blocks, 4), torch.int64, device)
+        made.clocks = wanted.clocks.data_ptr()
     return made
 
 
@@ -225,7 +235,7 @@ def linear(
         from . import extension
 
         module = extension.load()
-        module.linear(x, matrices, outs, biases, activation == "relu2", _tuning(module, tuning, dependent))
+        module.linear(x, matrices, outs, biases, activation == "relu2", _tuning(module, tuning, dependent, device))
     return outs[0] if single else outs
 
 
@@ -327,5 +337,5 @@ def head_argmax(
     workspace = workspace or Workspace(Sizes(rows), device)
     workspace.require(device, batch=rows)
     module = extension.load()
-    module.head_argmax(x, weight, token, logits, workspace.memory, _tuning(module, tuning, dependent))
+    module.head_argmax(x, weight, token, logits, workspace.memory, _tuning(module, tuning, dependent, device))
     return token

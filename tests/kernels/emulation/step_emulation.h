@@ -14,11 +14,6 @@ inline void store_shared16(SharedAddress to, const uint4& v) {
 
 namespace step {
 
-// Only what is asked for before the kernel before it has ended, so weights: nothing is written here, and it is inside them.
-inline void prefetch_bytes_l2(const void* from, int bytes) {
-  nvfp4::require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes > 0 && bytes % 16 == 0, "a misplaced prefetch");
-}
-
 inline void multiply_add_bf16(float (&c)[4], const uint4& a, const uint2& b) {
   float p[4];
   nvfp4::multiply_bf16(p, {a.x, a.y, a.z, a.w}, b);
@@ -38,6 +33,12 @@ inline void wait_round(nvfp4::SharedAddress at, uint32_t parity) {
   }
   nvfp4::require(false, "a barrier's round that never completes");
 }
+
+inline uint64_t now_ns() {
+  static uint64_t reads = 0;
+  return ++reads;
+}
+inline uint32_t multiprocessor() { return emulation::machine().block_index[0]; }
 
 inline float reciprocal_root(float value) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(value))); }
 inline float exponential(float value) { return std::exp(value); }

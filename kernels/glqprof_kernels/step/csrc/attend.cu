@@ -43,17 +43,43 @@ struct Shared {
   __device__ __forceinline__ float* maximum(int warp, int head) const { return maxima + (warp * kHeadsPerBlock + head) * 2; }
 };
 
-// LANES lanes take one position, 8 dimensions each; the warp 32 / LANES positions at a time.
+// The sums of `values` over LANES lanes: a lane gets that of the value with its own number, values[lane % LANES].
+template <int LANES, int HALF = LANES / 2>
+__device__ __forceinline__ float scattered_sum(float (&values)[LANES]) {
+  if constexpr (HALF == 0) {
+    return values[0];
+  } else {
+    const bool upper = threadIdx.x & HALF;
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+      const float kept = upper ? values[i + HALF] : values[i], given = upper ? values[i] : values[i + HALF];
+      values[i] = __fadd_rn(kept, __shfl_xor_sync(kAllLanes, given, HALF));
+    }
+    return scattered_sum<LANES, HALF / 2>(values);
+  }
+}
+
+// LANES lanes take one position, 8 dimensions each; the warp 32 / LANES positions at a time. Each lane then has one score, that
+// of round r and head h where its number is 4 r + h, which is as many as there are lanes.
 template <int LANES>
 __device__ __forceinline__ void attend_warp(const AttendCall& call, const Place& place, int64_t position, const Shared& shared) {
   constexpr int kAtOnce = 32 / LANES, kRounds = kOfWarp / kAtOnce;
+  static_assert(kRounds * kHeadsPerBlock == LANES, "a score a lane");
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int dims = lane % LANES * 8;
   const bool has_dims = dims < call.dim;
   const int64_t first = static_cast<int64_t>(place.split) * kChunk + warp * kOfWarp + lane / LANES;
   const int64_t cache = (static_cast<int64_t>(place.batch) * call.kv_heads + place.kv) * call.capacity * call.dim + dims;
   const int64_t fresh = static_cast<int64_t>(place.kv) * call.dim + dims;
-  uint4 k[kRounds], v[kRounds];
+  uint4 q[kHeadsPerBlock], k[kRounds], v[kRounds];
+#pragma unroll
+  for (int h = 0; h < kHeadsPerBlock; ++h) {
+    q[h] = make_uint4(0, 0, 0, 0);
+    if (has_dims && h < place.heads) {
+      const int64_t at = place.batch * call.q_stride + static_cast<int64_t>(place.first_head + h) * call.dim + dims;
+      q[h] = load_fresh(reinterpret_cast<const uint4*>(call.q + at));
+    }
+  }
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     const int64_t at = first + r * kAtOnce;
@@ -71,63 +97,55 @@ __device__ __forceinline__ void attend_warp(const AttendCall& call, const Place&
       v[r] = load_fresh(reinterpret_cast<const uint4*>(call.v_cache + cache + at * call.dim));
     }
   }
-  float scores[kRounds][kHeadsPerBlock];
+  float dots[LANES];
 #pragma unroll
   for (int h = 0; h < kHeadsPerBlock; ++h) {
-    uint4 words = make_uint4(0, 0, 0, 0);
-    if (has_dims && h < place.heads) {
-      const int64_t at = place.batch * call.q_stride + static_cast<int64_t>(place.first_head + h) * call.dim + dims;
-      words = load_fresh(reinterpret_cast<const uint4*>(call.q + at));
-    }
-    float q[8];
-    unpack8(words, q);
+    float query[8];
+    unpack8(q[h], query);
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       float key[8], dot = 0.0f;
       unpack8(k[r], key);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) dot = __fmaf_rn(q[i], key[i], dot);
-#pragma unroll
-      for (int distance = LANES / 2; distance > 0; distance /= 2) {
-        dot = __fadd_rn(dot, __shfl_xor_sync(kAllLanes, dot, distance));
-      }
-      scores[r][h] = __fmul_rn(dot, call.scale);
+      for (int i = 0; i < 8; ++i) dot = __fmaf_rn(query[i], key[i], dot);
+      dots[r * kHeadsPerBlock + h] = dot;
     }
   }
-  float acc[kHeadsPerBlock][8], largest[kHeadsPerBlock], total[kHeadsPerBlock];
+  const float score = __fmul_rn(scattered_sum<LANES>(dots), call.scale);
+  const bool seen = first + lane % LANES / kHeadsPerBlock * kAtOnce <= position;
+  float largest = seen ? score : kNothing;  // of the head's eight positions; a NaN is never the larger one
 #pragma unroll
-  for (int h = 0; h < kHeadsPerBlock; ++h) {
-    largest[h] = kNothing;
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      if (first + r * kAtOnce <= position) largest[h] = larger(largest[h], scores[r][h]);
-    }
-    if (LANES == 16) largest[h] = larger(largest[h], __shfl_xor_sync(kAllLanes, largest[h], 16));
-    // A NaN is never the larger one: it comes in through the exponentials. Where nothing is above -inf, so that -inf - -inf does
-    // not make one, 0 stands for the largest.
-    if (largest[h] == kNothing) largest[h] = 0.0f;
-    total[h] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) acc[h][i] = 0.0f;
+  for (int distance = kHeadsPerBlock; distance < 32; distance *= 2) {
+    largest = larger(largest, __shfl_xor_sync(kAllLanes, largest, distance));
   }
+  // Where nothing is above -inf, so that -inf - -inf does not make a NaN, 0 stands for the largest.
+  if (!(largest > kNothing)) largest = 0.0f;
+  const float share = seen ? exponential(__fsub_rn(score, largest)) : 0.0f;
+  float total = share;
+#pragma unroll
+  for (int distance = kHeadsPerBlock; distance < 32; distance *= 2) {
+    total = __fadd_rn(total, __shfl_xor_sync(kAllLanes, total, distance));
+  }
+  if (lane < kHeadsPerBlock) {
+    const bool any = static_cast<int64_t>(place.split) * kChunk + warp * kOfWarp <= position;
+    shared.maximum(warp, lane)[0] = any ? largest : kNothing;
+    shared.maximum(warp, lane)[1] = total;
+  }
+  float acc[kHeadsPerBlock][8] = {};
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     float value[8];
     unpack8(v[r], value);
-    const bool seen = first + r * kAtOnce <= position;
 #pragma unroll
     for (int h = 0; h < kHeadsPerBlock; ++h) {
-      const float share = seen ? exponential(__fsub_rn(scores[r][h], largest[h])) : 0.0f;
-      total[h] = __fadd_rn(total[h], share);
+      const float mine = __shfl_sync(kAllLanes, share, lane / LANES * LANES + r * kHeadsPerBlock + h);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) acc[h][i] = __fmaf_rn(share, value[i], acc[h][i]);
+      for (int i = 0; i < 8; ++i) acc[h][i] = __fmaf_rn(mine, value[i], acc[h][i]);
     }
   }
-  const bool any = static_cast<int64_t>(place.split) * kChunk + warp * kOfWarp <= position;
 #pragma unroll
   for (int h = 0; h < kHeadsPerBlock; ++h) {
     if (LANES == 16) {
-      total[h] = __fadd_rn(total[h], __shfl_xor_sync(kAllLanes, total[h], 16));
 #pragma unroll
       for (int i = 0; i < 8; ++i) acc[h][i] = __fadd_rn(acc[h][i], __shfl_xor_sync(kAllLanes, acc[h][i], 16));
     }
@@ -135,10 +153,6 @@ __device__ __forceinline__ void attend_warp(const AttendCall& call, const Place&
       float4* to = reinterpret_cast<float4*>(shared.sum(warp, h, call.dim) + dims);
       to[0] = make_float4(acc[h][0], acc[h][1], acc[h][2], acc[h][3]);
       to[1] = make_float4(acc[h][4], acc[h][5], acc[h][6], acc[h][7]);
-    }
-    if (lane == 0) {
-      shared.maximum(warp, h)[0] = any ? largest[h] : kNothing;
-      shared.maximum(warp, h)[1] = total[h];
     }
   }
 }
@@ -173,38 +187,60 @@ __device__ __forceinline__ void store_chunk(const AttendCall& call, const Place&
   }
 }
 
-// All chunks of this block's heads: `weights` [heads][splits] in shared memory, `parts` the sums of those who share a quad.
-__device__ __forceinline__ void join_chunks(const AttendCall& call, const Place& place, int splits, float* weights, float4* parts) {
+// All chunks of this block's heads. In shared memory: `shares` [heads][splits], from maxima and totals what each chunk counts;
+// `totals` [heads][splits]; `parts`, the sums of threads that share four outputs.
+__device__ __forceinline__ void join_chunks(const AttendCall& call, const Place& place, int splits, float4* parts) {
+  constexpr int kAhead = 10;  // chunks that a thread asks for before it knows what they count
+  float* shares = reinterpret_cast<float*>(parts + kAttendThreads);
+  float* totals = shares + kHeadsPerBlock * call.splits;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t head0 = static_cast<int64_t>(place.batch) * call.heads + place.first_head;
+  const int quads = place.heads * call.dim / 4;
+  const int sharing = max(1, kAttendThreads / quads);  // threads that share four outputs: every sharing-th chunk each
+  const int quad = static_cast<int>(threadIdx.x) % quads, part = static_cast<int>(threadIdx.x) / quads;
+  const int h = quad / (call.dim / 4), d = quad % (call.dim / 4) * 4;
+  const float* sums = call.sums + (head0 + h) * call.splits * call.dim + d;
+  const bool takes = part < sharing;
+  float4 ahead[kAhead];
+#pragma unroll
+  for (int j = 0; j < kAhead; ++j) {
+    const int i = part + j * sharing;
+    ahead[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (takes && i < splits) ahead[j] = load_fresh(reinterpret_cast<const float4*>(sums + static_cast<int64_t>(i) * call.dim));
+  }
   if (warp < place.heads) {
-    const float* maxima = call.maxima + 2 * (head0 + warp) * call.splits;
+    const float2* maxima = reinterpret_cast<const float2*>(call.maxima) + (head0 + warp) * call.splits;
+    float* share = shares + warp * call.splits;
     float largest = kNothing, total = 0.0f;
-    for (int i = lane; i < splits; i += 32) largest = larger(largest, load_fresh(&maxima[2 * i]));
+    for (int i = lane; i < splits; i += 32) {
+      const float2 found = load_fresh(&maxima[i]);
+      share[i] = found.x;
+      totals[warp * call.splits + i] = found.y;
+      largest = larger(largest, found.x);
+    }
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
       largest = larger(largest, __shfl_xor_sync(kAllLanes, largest, distance));
     }
     for (int i = lane; i < splits; i += 32) {
-      const float share = share_of(load_fresh(&maxima[2 * i]), largest);
-      weights[warp * call.splits + i] = share;
-      total = __fmaf_rn(share, load_fresh(&maxima[2 * i + 1]), total);
+      share[i] = share_of(share[i], largest);
+      total = __fmaf_rn(share[i], totals[warp * call.splits + i], total);
     }
     total = warp_sum(total);
-    for (int i = lane; i < splits; i += 32) weights[warp * call.splits + i] = __fdiv_rn(weights[warp * call.splits + i], total);
+    for (int i = lane; i < splits; i += 32) share[i] = __fdiv_rn(share[i], total);
   }
   __syncthreads();
-  const int quads = place.heads * call.dim / 4;
-  const int sharing = max(1, kAttendThreads / quads);  // threads that share a quad of outputs: every sharing-th chunk each
-  const int quad = static_cast<int>(threadIdx.x) % quads, part = static_cast<int>(threadIdx.x) / quads;
-  const int h = quad / (call.dim / 4), d = quad % (call.dim / 4) * 4;
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (part < sharing) {
-    const float* sums = call.sums + (head0 + h) * call.splits * call.dim + d;
+  if (takes) {
+    const float* share = shares + h * call.splits;
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int i = part + j * sharing;
+      if (i < splits) sum = weighted(ahead[j], share[i], sum);
+    }
 #pragma unroll 8
-    for (int i = part; i < splits; i += sharing) {
-      sum = weighted(load_fresh(reinterpret_cast<const float4*>(sums + static_cast<int64_t>(i) * call.dim)),
-                     weights[h * call.splits + i], sum);
+    for (int i = part + kAhead * sharing; i < splits; i += sharing) {
+      sum = weighted(load_fresh(reinterpret_cast<const float4*>(sums + static_cast<int64_t>(i) * call.dim)), share[i], sum);
     }
     parts[part * quads + quad] = sum;
   }
@@ -220,7 +256,7 @@ __device__ __forceinline__ void join_chunks(const AttendCall& call, const Place&
 
 size_t attend_shared_bytes(const AttendCall& call) {
   const size_t warps = static_cast<size_t>(kAttendWarps) * kHeadsPerBlock * (call.dim + 2) * sizeof(float);
-  const size_t join = kAttendThreads * sizeof(float4) + static_cast<size_t>(kHeadsPerBlock) * call.splits * sizeof(float);
+  const size_t join = kAttendThreads * sizeof(float4) + 2ull * kHeadsPerBlock * call.splits * sizeof(float);
   return warps > join ? warps : join;
 }
 
@@ -257,7 +293,7 @@ __global__ void STEP_LAUNCH_BOUNDS(kAttendThreads, 1) step_attend_kernel(const G
   }
   __syncthreads();
   if (!last) return;
-  join_chunks(call, place, splits, reinterpret_cast<float*>(memory + kAttendThreads), memory);
+  join_chunks(call, place, splits, memory);
 }
 
 void launch_attend(const AttendCall& call, bool dependent, cudaStream_t stream) {

@@ -33,6 +33,7 @@ struct Matvec {
   int outputs;  // of all segments
   int ring;     // pairs of rows that fit in shared memory
   int ahead;    // rows after those that a block asks L2 to fetch before it waits
+  uint64_t* clocks;  // or null: [blocks, 4], nanoseconds of a block's start, of the end of its wait and of its last sum; its place
 };
 
 struct LinearCall {
@@ -119,12 +120,21 @@ struct DeviceLimits {
   int capability = 90;
 };
 
-// How linear and head_argmax are launched; 0 is the default, -1 for `ahead_kib` too.
+// The share of a multiprocessor's shared memory that a block of linear or head_argmax takes.
+enum Share : int {
+  kLarger = 0,   // more than half: two blocks of one launch never share a multiprocessor
+  kSmaller = 1,  // what kLarger leaves: no two blocks of one launch where a block of another that took kLarger still is
+  kWhole = 2,
+};
+
+// How linear and head_argmax are launched; no value changes a byte of the result.
 struct Tuning {
-  int shared_kib = 0;
-  int ahead_kib = -1;
-  int blocks = 0;
+  int share = kLarger;
+  int shared_kib = 0;   // above 0: in the place of `share`
+  int ahead_kib = -1;   // of which L2 is asked, after the ring, before the wait; -1: the default
+  int blocks = 0;       // 0: one a multiprocessor
   bool dependent = true;
+  uint64_t* clocks = nullptr;
 };
 
 }  // namespace step

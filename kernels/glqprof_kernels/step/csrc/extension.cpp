@@ -53,9 +53,16 @@ T* partials(const Tensor& workspace) {
   return reinterpret_cast<T*>(static_cast<char*>(workspace.data_ptr()) + step::kCounterBytes);
 }
 
+// The other share than the call before had: calls that follow each other share multiprocessors. A captured graph keeps them.
+int next_share() {
+  thread_local int share = step::kSmaller;
+  share = share == step::kSmaller ? step::kLarger : step::kSmaller;
+  return share;
+}
+
 step::Matvec matvec(const Tensor& x, int64_t outputs) {
   if (outputs >= INT_MAX) throw std::invalid_argument("more than 2147483646 outputs");
-  return {words(x), x.stride(0), static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), static_cast<int>(outputs), 0, 0};
+  return {words(x), x.stride(0), static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), static_cast<int>(outputs), 0, 0, nullptr};
 }
 
 void embed(const Tensor& table, const Tensor& token, const Tensor& out, bool dependent) {
@@ -105,8 +112,9 @@ void route(const Tensor& x, const Tensor& weight, const Tensor& bias, double sca
 }
 
 void linear(const Tensor& x, const std::vector<Tensor>& weights, const std::vector<Tensor>& outs,
-            const std::vector<MaybeTensor>& biases, bool relu2, const step::Tuning& tuning) {
+            const std::vector<MaybeTensor>& biases, bool relu2, step::Tuning tuning) {
   const Here here(x);
+  if (tuning.share < 0) tuning.share = next_share();
   step::LinearCall call = {};
   int64_t outputs = 0;
   for (int i = 0; i < step::kMaxSegments; ++i) {
@@ -153,8 +161,9 @@ void attend(const Tensor& q, const Tensor& k_new, const Tensor& v_new, const Ten
 }
 
 void head_argmax(const Tensor& x, const Tensor& weight, const Tensor& token, const MaybeTensor& logits, const Tensor& workspace,
-                 const step::Tuning& tuning) {
+                 step::Tuning tuning) {
   const Here here(x);
+  if (tuning.share < 0) tuning.share = step::kWhole;
   step::HeadCall call = {};
   call.m = matvec(x, weight.size(0));
   call.weight = words(weight);
@@ -171,10 +180,14 @@ void head_argmax(const Tensor& x, const Tensor& weight, const Tensor& token, con
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   pybind11::class_<step::Tuning>(m, "Tuning")
       .def(pybind11::init<>())
+      .def_readwrite("share", &step::Tuning::share)
       .def_readwrite("shared_kib", &step::Tuning::shared_kib)
       .def_readwrite("ahead_kib", &step::Tuning::ahead_kib)
       .def_readwrite("blocks", &step::Tuning::blocks)
-      .def_readwrite("dependent", &step::Tuning::dependent);
+      .def_readwrite("dependent", &step::Tuning::dependent)
+      .def_property(
+          "clocks", [](const step::Tuning& t) { return reinterpret_cast<uintptr_t>(t.clocks); },
+          [](step::Tuning& t, uintptr_t address) { t.clocks = reinterpret_cast<uint64_t*>(address); });
   m.def("embed", &embed);
   m.def("add_rms_norm", &add_rms_norm);
   m.def("route", &route);

@@ -84,7 +84,8 @@ void launch_head_argmax(HeadCall call, const Tuning& tuning, const DeviceLimits&
   by_inputs(call.m.inputs, [&](auto shape) {
     using S = decltype(shape);
     const Launch plan = plan_matvec<S>(call.m, tuning, limits, best_bytes);
-    STEP_START((step_head_argmax_kernel<S>), plan, stream, call, static_cast<int>(plan.shared_bytes - best_bytes));
+    const int best_at = static_cast<int>(matvec_shared_bytes(S::kWarps, call.m.batch, call.m.ring, call.m.inputs));
+    STEP_START((step_head_argmax_kernel<S>), plan, stream, call, best_at);
   });
 }
 

@@ -16,6 +16,7 @@ namespace step {
 
 constexpr int kStepInputs = 32;
 constexpr size_t kBarrierBytes = kMaxRing * 8;
+constexpr int kNotes = 4;  // of a block, where the call has clocks
 
 // A block's shape: WARPS warps of up to STEPS steps each.
 template <int WARPS, int STEPS>
@@ -45,6 +46,7 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
   const int rows = m.outputs / static_cast<int>(gridDim.x), more = m.outputs % static_cast<int>(gridDim.x);
   const int first = static_cast<int>(blockIdx.x) * rows + min(static_cast<int>(blockIdx.x), more);
   const int end = first + rows + (static_cast<int>(blockIdx.x) < more ? 1 : 0);
+  const uint64_t started = m.clocks == nullptr ? 0 : now_ns();
   float* sums = reinterpret_cast<float*>(shared + kBarrierBytes);
   const int tile_sums = sums_of_tile(S::kWarps, m.batch);
   const nvfp4::SharedAddress base = nvfp4::shared_address(shared);
@@ -55,6 +57,12 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
   glq::let_next_kernel_start();
   __syncthreads();
   glq::wait_for_previous_kernel();
+  if (m.clocks != nullptr && threadIdx.x == 0) {
+    uint64_t* to = m.clocks + blockIdx.x * kNotes;
+    to[0] = started;
+    to[1] = now_ns();
+    to[3] = multiprocessor();
+  }
 
   const int all_steps = (m.inputs + kStepInputs - 1) / kStepInputs;
   const int first_step = all_steps * warp / S::kWarps;
@@ -78,7 +86,8 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
     ring.wait();
     // A place past the last row holds anything: what comes of it stays in its own sums.
     const nvfp4::SharedAddress at = ring.place(row) + 2 * first_input;
-    float even[4] = {0.0f, 0.0f, 0.0f, 0.0f}, odd[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    // Sums of even and of odd steps, so that a product does not wait for the one before it.
+    float even[2][4] = {}, odd[2][4] = {};
     constexpr int kAtOnce = S::kSteps > 16 ? 2 : 4;
 #pragma unroll
     for (int s0 = 0; s0 < S::kSteps; s0 += kAtOnce) {
@@ -92,12 +101,15 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
       for (int i = 0; i < kAtOnce; ++i) {
         if (s0 + i >= S::kSteps) break;
         const uint4& v = x[s0 + i];
-        multiply_add_bf16(even, w[i], uint2{v.x, v.z});
-        multiply_add_bf16(odd, w[i], uint2{v.y, v.w});
+        multiply_add_bf16(even[i % 2], w[i], uint2{v.x, v.z});
+        multiply_add_bf16(odd[i % 2], w[i], uint2{v.y, v.w});
       }
     }
-    if (2 * part < m.batch) mine[0] = __fadd_rn(even[0], odd[2]);
-    if (2 * part + 1 < m.batch) mine[kTileRows] = __fadd_rn(even[1], odd[3]);
+    auto sum_of = [&](int i) {
+      return __fadd_rn(__fadd_rn(even[0][i], odd[0][i + 2]), __fadd_rn(even[1][i], odd[1][i + 2]));
+    };
+    if (2 * part < m.batch) mine[0] = sum_of(0);
+    if (2 * part + 1 < m.batch) mine[kTileRows] = sum_of(1);
     __syncthreads();
     ring.advance();
     if (warp == adds) {
@@ -120,6 +132,7 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
     sums += other;
     mine += other;
   }
+  if (m.clocks != nullptr && threadIdx.x == 0) m.clocks[blockIdx.x * kNotes + 2] = now_ns();
 }
 
 }  // namespace step

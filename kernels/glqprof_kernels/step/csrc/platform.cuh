@@ -14,18 +14,23 @@
 
 namespace step {
 
-// Bytes, a multiple of 16, that are to come into L2; a hint.
-__device__ __forceinline__ void prefetch_bytes_l2(const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // c += a * b: a 16 x 16 by rows, b 16 x 8 by columns, bf16; c 16 x 8 binary32.
 __device__ __forceinline__ void multiply_add_bf16(float (&c)[4], const uint4& a, const uint2& b) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+
+// Nanoseconds of the GPU's clock, and the multiprocessor that this block is on.
+__device__ __forceinline__ uint64_t now_ns() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+__device__ __forceinline__ uint32_t multiprocessor() {
+  uint32_t id;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+  return id;
 }
 
 #if NVFP4_BULK

@@ -25,11 +25,15 @@ __device__ __forceinline__ float dot_quad(const float4& w, const uint2& x, float
   return __fmaf_rn(w.w, high.y, sum);
 }
 
-// One warp chooses one token's experts. `keys` [experts]: what is left to choose from; 0 is taken.
-__device__ __forceinline__ void choose(const RouteCall& call, int row, uint32_t* keys) {
+// One warp chooses one token's experts. `keys` [experts]: what is left to choose from; 0 is taken. `scores` [experts].
+__device__ __forceinline__ void choose(const RouteCall& call, int row, uint32_t* keys, float* scores) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float* scores = call.scores + static_cast<int64_t>(row) * call.experts;
-  for (int e = lane; e < call.experts; e += 32) keys[e] = ordered(__fadd_rn(load_fresh(&scores[e]), __ldg(&call.bias[e])));
+  const float* from = call.scores + static_cast<int64_t>(row) * call.experts;
+#pragma unroll 4
+  for (int e = lane; e < call.experts; e += 32) {
+    scores[e] = load_fresh(&from[e]);
+    keys[e] = ordered(__fadd_rn(scores[e], __ldg(&call.bias[e])));
+  }
   uint32_t best = 0;
   int best_at = 0;
   auto look = [&] {
@@ -53,7 +57,8 @@ __device__ __forceinline__ void choose(const RouteCall& call, int row, uint32_t*
     }
     if (slot == lane) chosen = static_cast<int>(id);
   }
-  if (lane < call.top_k) mine = load_fresh(&scores[chosen]);
+  __syncwarp();  // other lanes wrote what this one chose
+  if (lane < call.top_k) mine = scores[chosen];
   if (call.normalise) {
     float total = 0.0f;
     for (int slot = 0; slot < call.top_k; ++slot) total = __fadd_rn(total, __shfl_sync(kAllLanes, mine, slot));
@@ -69,7 +74,7 @@ __device__ __forceinline__ void choose(const RouteCall& call, int row, uint32_t*
 
 // grid: a block an expert.
 __global__ void STEP_LAUNCH_BOUNDS(kRouteThreads, 1) step_route_kernel(const GLQ_KERNEL_PARAMETER RouteCall call) {
-  GLQ_DYNAMIC_SHARED(uint32_t, keys);  // [batch, experts]
+  GLQ_DYNAMIC_SHARED(uint32_t, keys);  // [batch, experts], and as many scores
   __shared__ float sums[kRouteWarps][kMaxBatch];
   __shared__ int last;
   const int quads = call.hidden / 4;
@@ -112,11 +117,12 @@ __global__ void STEP_LAUNCH_BOUNDS(kRouteThreads, 1) step_route_kernel(const GLQ
   __syncthreads();
   if (!last) return;
   if (threadIdx.x == 0) *call.counter = 0;
-  if (warp < call.batch) choose(call, warp, keys + warp * call.experts);
+  float* scores = reinterpret_cast<float*>(keys + call.batch * call.experts);
+  if (warp < call.batch) choose(call, warp, keys + warp * call.experts, scores + warp * call.experts);
 }
 
 void launch_route(const RouteCall& call, bool dependent, cudaStream_t stream) {
-  const size_t bytes = sizeof(uint32_t) * static_cast<size_t>(call.batch) * static_cast<size_t>(call.experts);
+  const size_t bytes = 2 * sizeof(uint32_t) * static_cast<size_t>(call.batch) * static_cast<size_t>(call.experts);
   const Launch plan{dim3(static_cast<unsigned int>(call.experts)), kRouteThreads, bytes, dependent};
   STEP_START((step_route_kernel), plan, stream, call);
 }

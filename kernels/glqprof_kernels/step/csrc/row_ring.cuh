@@ -45,7 +45,7 @@ class RowRing {
   // Returns when the tile's rows are there for this thread.
   __device__ __forceinline__ void wait() const {
 #if NVFP4_BULK
-#pragma unroll 1
+#pragma unroll
     for (int i = 0; i < kTilePairs; ++i) {
       const int slot = slot_ + i;
       const bool wraps = slot >= pairs_;
@@ -79,13 +79,15 @@ class RowRing {
     }
   }
 
-  // Asks L2 for `rows` rows after those of the ring. Before the first advance(), by the second warp.
+  // Asks L2 for `rows` rows after those of the ring, line by line: as bulk prefetches they hold the copies up that come after.
+  // Before the first advance().
   __device__ __forceinline__ void prefetch(int rows) const {
-    if (threadIdx.x / 32 != 1) return;
     const int begin = row_ + 2 * pairs_;
+    const int lines = (row_bytes_ + 127) / 128;
+    const int all = max(min(rows, end_ - begin), 0) * lines;
 #pragma unroll 1
-    for (int row = begin + static_cast<int>(threadIdx.x) % 32; row < min(begin + rows, end_); row += 32) {
-      prefetch_bytes_l2(look_(row), row_bytes_);
+    for (int i = threadIdx.x; i < all; i += blockDim.x) {
+      nvfp4::prefetch_l2(reinterpret_cast<const char*>(look_(begin + i / lines)) + i % lines * 128);
     }
   }
 
