@@ -76,13 +76,14 @@ class EmulatedSsm:
         return batch * weights.groups * 4
 
 
-def build(folder: Path, csrc: Path = CSRC) -> EmulatedSsm:
+def build(folder: Path, csrc: Path = CSRC, *flags: str) -> EmulatedSsm:
     """Compile the device code in ``csrc`` (in a package folder beside glq's) for emulation; skips without g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++: the device code cannot be compiled for emulation")
     library = folder / "ssm.so"
-    command = [compiler, *FLAGS, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(EMULATION / "emulated_ssm.cpp")]
+    source = EMULATION / "emulated_ssm.cpp"
+    command = [compiler, *FLAGS, *flags, f"-I{EMULATION}", f"-I{csrc}", "-o", str(library), str(source)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return EmulatedSsm(library)

@@ -136,7 +136,7 @@ inline bool release(unsigned int threads) {
     for (unsigned int warp = block; warp < end; warp += 32) group(warp, std::min(warp + 32, end), Wait::kWarp);
     group(block, end, Wait::kBlock);
   }
-  group(0, m.cluster * threads, Wait::kCluster);
+  if (m.cluster > 1) group(0, m.cluster * threads, Wait::kCluster);
   return any;
 }
 

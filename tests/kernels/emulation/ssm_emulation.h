@@ -20,7 +20,9 @@ inline T load_state(const T* from) {
 
 inline void cluster_arrive_relaxed() {}
 inline void cluster_arrive() {}
-inline void cluster_wait() { emulation::barrier(emulation::Wait::kCluster); }
+inline void cluster_wait() {
+  emulation::barrier(emulation::machine().cluster > 1 ? emulation::Wait::kCluster : emulation::Wait::kBlock);
+}
 inline void store_in_block(float* shared, int rank, float value) {
   const ptrdiff_t at = reinterpret_cast<unsigned char*>(shared) - emulation::shared_memory();
   *reinterpret_cast<float*>(emulation::shared_memory(static_cast<unsigned int>(rank)) + at) = value;
