@@ -1,10 +1,11 @@
-"""The step kernels on a GPU: errors and bytes, then times in CUDA graphs of chained calls, each with its own weights.
+"""The step kernels on a GPU: times in CUDA graphs of chained calls, each with its own weights.
 
     PYTHONPATH=.:kernels python3 kernels/tools/device_step.py --out FOLDER [--quick]
 
 Writes ``step_device.json``; prints a short table last. A chain is captured once and replayed; its time is the median
 over replays, over the number of its calls. Weights of a chain pass 3 x L2, so that they come from memory. GB/s count
 weights (and for attend the cache) once; ``share`` is of a copy's GB/s, read and written, measured in the same run.
+tests/gpu/test_step.py checks what the kernels compute; here are only four tokens, the same bytes in all ways.
 """
 
 from __future__ import annotations
@@ -15,278 +16,17 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
+from step_chains import SHARES, WAYS, Chain, Way, buffers, chains, way
 
 from glqprof.bench.cuda import CudaDevice
-from glqprof_kernels import step
-from glqprof_kernels.step import Sizes, Tuning, Workspace, extension
+from glqprof_kernels.step import extension
 
-BF16 = torch.bfloat16
-HIDDEN, VOCAB = 2688, 131072
-IN_PROJ, SSM_INTER = 10304, 4096
-SHARED = 3712
-EXPERTS, TOP_K, SCALING = 128, 6, 2.5
-HEADS, KV_HEADS, DIM, CAPACITY, POSITION = 32, 2, 128, 1200, 1150
-PATTERN = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
-EPS = 1e-5
 MULTIPROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1
-WAYS = ("cuda", "cuda, no PDL", "torch")
-
-
-def weight(rows: int, inputs: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    """Random, so that outputs are near 1."""
-    return torch.randn(rows, inputs, dtype=dtype, device="cuda").mul_(inputs**-0.5)
-
-
-@dataclass
-class Way:
-    """How a chain's calls run."""
-
-    implementation: str = "cuda"
-    dependent: bool = True
-    tuning: Tuning | None = None
-    notes: Iterator[torch.Tensor] | None = None
-    """Where the products note their clocks, in order."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Of every function."""
-        return {"implementation": self.implementation, "dependent": self.dependent}
-
-
-def way(name: str) -> Way:
-    """One of ``WAYS``."""
-    return Way("torch" if name == "torch" else "cuda", name != "cuda, no PDL")
-
-
-@dataclass
-class Chain:
-    """``calls`` dependent calls; ``run(way)`` makes them all."""
-
-    name: str
-    calls: int
-    bytes_read: int
-    run: Callable[[Way], None]
-    swept: str = ""
-    """The column of the sweep's table; "" leaves the chain out."""
-
-
-def linear(x: torch.Tensor, w: Any, out: Any, how: Way, activation: str = "none") -> Any:
-    """The kernel; or torch's own product, whose result stands for ``out``."""
-    if how.implementation == "torch" and isinstance(w, torch.Tensor):
-        y = functional.linear(x, w)
-        return torch.square(functional.relu(y)) if activation == "relu2" else y
-    return step.linear(x, w, out, activation=activation, tuning=noted(how), **how.options)
-
-
-def noted(how: Way) -> Tuning | None:
-    """The way's tuning, with clocks of its own where the way takes notes."""
-    if how.notes is None:
-        return how.tuning
-    return replace(how.tuning or Tuning(), clocks=next(how.notes))
-
-
-def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    """On the GPU."""
-    return torch.empty(*shape, dtype=dtype, device="cuda")
-
-
-class Layer:
-    """One layer's weights and calls, without the SSM step and the routed experts."""
-
-    def __init__(self, kind: str, batch: int, shared: dict[str, Any]) -> None:
-        self.kind, self.batch, self.s = kind, batch, shared
-        self.norm = torch.rand(HIDDEN, device="cuda").to(BF16)
-        if kind == "M":
-            self.weights = [weight(IN_PROJ, HIDDEN), weight(HIDDEN, SSM_INTER)]
-        elif kind == "E":
-            self.weights = [weight(EXPERTS, HIDDEN, torch.float32), weight(SHARED, HIDDEN), weight(HIDDEN, SHARED)]
-            self.bias = torch.zeros(EXPERTS, device="cuda")
-        else:
-            self.weights = [weight((HEADS + 2 * KV_HEADS) * DIM, HIDDEN), weight(HIDDEN, HEADS * DIM)]
-            self.caches = [torch.randn(batch, KV_HEADS, CAPACITY, DIM, device="cuda").to(BF16) for _ in range(2)]
-
-    @property
-    def bytes_read(self) -> int:
-        """Weights, and the cache up to the position, once."""
-        total = sum(w.numel() * w.element_size() for w in self.weights)
-        return total + (4 * self.batch * KV_HEADS * (POSITION + 1) * DIM if self.kind == "*" else 0)
-
-    def run(self, how: Way, first: bool = False) -> None:
-        """residual += the layer before; norm; the layer's products, the last of which is left in ``down``."""
-        s = self.s
-        step.add_rms_norm(
-            s["residual"], None if first else s["down"], self.norm, EPS, s["normed"], out_fp16=s["half"], **how.options
-        )
-        if self.kind == "M":
-            y = linear(s["normed"], self.weights[0], s["projected"], how)
-            z = linear(y[:, :SSM_INTER], self.weights[1], s["down"], how)
-        elif self.kind == "E":
-            route(self, s, how)
-            y = linear(s["normed"], self.weights[1], s["up"], how, "relu2")
-            z = linear(y, self.weights[2], s["down"], how)
-        else:
-            y = linear(s["normed"], self.weights[0], s["qkv"], how)
-            z = linear(attend(self.caches, y, s, how), self.weights[1], s["down"], how)
-        if how.implementation == "torch":
-            s["down"].copy_(z)
-
-
-def route(layer: Layer, s: dict[str, Any], how: Way) -> None:
-    """The layer's router."""
-    step.route(
-        s["normed"],
-        layer.weights[0],
-        layer.bias,
-        TOP_K,
-        SCALING,
-        True,
-        s["ids"],
-        s["gates"],
-        workspace=s["workspace"],
-        **how.options,
-    )
-
-
-def attend(caches: list[torch.Tensor], qkv: torch.Tensor, s: dict[str, Any], how: Way) -> torch.Tensor:
-    """The kernel; or torch's own attention over the positions so far, which a graph has fixed."""
-    q, k, v = qkv.split([HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM], dim=1)
-    if how.implementation == "cuda":
-        return step.attend(
-            q, k, v, *caches, s["position"], DIM**-0.5, s["attended"], workspace=s["workspace"], **how.options
-        )
-    batch = q.shape[0]
-    for cache, new in zip(caches, (k, v), strict=True):
-        cache[:, :, POSITION] = new.reshape(batch, KV_HEADS, DIM)
-    seen = [cache[:, :, : POSITION + 1] for cache in caches]
-    y = functional.scaled_dot_product_attention(q.reshape(batch, HEADS, 1, DIM), *seen, enable_gqa=True)
-    return y.reshape(batch, HEADS * DIM)
-
-
-def buffers(batch: int) -> dict[str, Any]:
-    """What the calls of a token hand to each other."""
-    return {
-        "residual": torch.randn(batch, HIDDEN, device="cuda").to(BF16),
-        "down": torch.zeros(batch, HIDDEN, dtype=BF16, device="cuda"),
-        "normed": torch.randn(batch, HIDDEN, device="cuda").to(BF16),
-        "half": empty(batch, HIDDEN, dtype=torch.float16),
-        "projected": torch.randn(batch, IN_PROJ, device="cuda").to(BF16),
-        "up": torch.randn(batch, SHARED, device="cuda").to(BF16),
-        "qkv": torch.randn(batch, (HEADS + 2 * KV_HEADS) * DIM, device="cuda").to(BF16),
-        "attended": torch.randn(batch, HEADS * DIM, device="cuda").to(BF16),
-        "ids": torch.zeros(batch, TOP_K, dtype=torch.int64, device="cuda"),
-        "gates": empty(batch, TOP_K, dtype=torch.float32),
-        "position": torch.tensor([POSITION], device="cuda"),
-        "token": torch.zeros(batch, dtype=torch.int64, device="cuda"),
-        "workspace": Workspace(Sizes(batch, EXPERTS, HEADS, DIM, CAPACITY), "cuda"),
-    }
-
-
-def chains(batch: int, quick: bool, s: dict[str, Any]) -> list[Chain]:
-    """Every kernel alone, the pairs of a layer, and a whole token without SSM steps and routed experts."""
-    count = 12 if quick else 23
-    layers = [Layer(kind, batch, s) for kind in PATTERN]
-    mamba, moe, attention = ([layer for layer in layers if layer.kind == kind] for kind in "ME*")
-    mamba, moe = mamba[:count], moe[:count]
-    head, table = weight(VOCAB, HIDDEN), weight(VOCAB, HIDDEN)
-    shape = (batch, KV_HEADS, CAPACITY, DIM)
-    small_caches = [[torch.randn(shape, device="cuda").to(BF16) for _ in "kv"] for _ in range(64)]
-    routers = moe + [_Router() for _ in range(64 - len(moe))]
-
-    def all_linear(which: list[Layer], index: int, x: str, width: int, out: str, activation: str = "none"):
-        outs = [s[out], torch.empty_like(s[out])]  # a call must not write what it reads
-
-        def run(how: Way) -> None:
-            given = s[x][:, :width]
-            for i, layer in enumerate(which):
-                y = linear(given, layer.weights[index], outs[i % 2], how, activation)
-                given = y[:, :width] if y.shape[1] >= width else s[x][:, :width]
-
-        return run
-
-    def pairs(which: list[Layer]) -> Callable[[Way], None]:
-        def run(how: Way) -> None:
-            for layer in which:
-                layer.run(how)
-
-        return run
-
-    def norms(how: Way) -> None:
-        for layer in layers:
-            step.add_rms_norm(
-                s["residual"], s["normed"], layer.norm, EPS, s["normed"], out_fp16=s["half"], **how.options
-            )
-
-    def routes(how: Way) -> None:
-        for router in routers:
-            route(router, s, how)
-
-    def attends(how: Way) -> None:
-        for caches in small_caches:
-            attend(caches, s["qkv"], s, how)
-
-    def heads(how: Way) -> None:
-        if how.implementation == "torch":
-            torch.argmax(functional.linear(s["normed"], head), dim=-1, out=s["token"])
-        else:
-            step.head_argmax(s["normed"], head, s["token"], workspace=s["workspace"], tuning=noted(how), **how.options)
-
-    def normed_up(how: Way) -> None:
-        """What a short kernel between two products costs: by nothing where their weights come meanwhile."""
-        for layer in moe:
-            for _ in range(3):
-                step.add_rms_norm(s["residual"], s["down"], layer.norm, EPS, s["normed"], **how.options)
-            linear(s["normed"], layer.weights[1], s["up"], how, "relu2")
-
-    def embeds(how: Way) -> None:
-        for _ in range(50):
-            step.embed(table, s["token"], s["residual"], **how.options)
-
-    def token(how: Way) -> None:
-        step.embed(table, s["token"], s["residual"], **how.options)
-        for layer in layers:
-            layer.run(how, first=layer is layers[0])
-        step.add_rms_norm(s["residual"], s["down"], layers[0].norm, EPS, s["normed"], **how.options)
-        heads(how)
-
-    def read(which: list[Layer]) -> int:
-        return sum(layer.bytes_read for layer in which)
-
-    def of(which: list[Layer], index: int) -> int:
-        return sum(layer.weights[index].numel() * 2 for layer in which)
-
-    cache_bytes = 64 * 4 * batch * KV_HEADS * (POSITION + 1) * DIM
-    return [
-        Chain("in_proj 10304x2688", count, of(mamba, 0), all_linear(mamba, 0, "normed", HIDDEN, "projected"), "in"),
-        Chain("out_proj 2688x4096", count, of(mamba, 1), all_linear(mamba, 1, "projected", SSM_INTER, "down"), "out"),
-        Chain("up 3712x2688 relu2", count, of(moe, 1), all_linear(moe, 1, "normed", HIDDEN, "up", "relu2"), "up"),
-        Chain("down 2688x3712", count, of(moe, 2), all_linear(moe, 2, "up", SHARED, "down"), "down"),
-        Chain("qkv 4608x2688", 6, of(attention, 0), all_linear(attention, 0, "normed", HIDDEN, "qkv")),
-        Chain("head 131072x2688", 1, 2 * VOCAB * HIDDEN, heads, "head"),
-        Chain("add_rms_norm 2688", 52, 0, norms),
-        Chain("embed 2688", 50, 0, embeds),
-        Chain("route 128x2688 fp32", 64, 64 * 4 * EXPERTS * HIDDEN, routes),
-        Chain(f"attend 32/2x128 at {POSITION}", 64, cache_bytes, attends),
-        Chain("M: norm, in, out", count, read(mamba), pairs(mamba), "M"),
-        Chain("E: norm, route, up, down", count, read(moe), pairs(moe), "E"),
-        Chain("3 norms, up", count, of(moe, 1), normed_up),
-        Chain("*: norm, qkv, attend, o", 6, read(attention), pairs(attention), "*"),
-        Chain("token without ssm, experts", 1, read(layers) + 2 * VOCAB * HIDDEN, token, "token"),
-    ]
-
-
-class _Router:
-    """A router alone."""
-
-    def __init__(self) -> None:
-        self.weights = [weight(EXPERTS, HIDDEN, torch.float32)]
-        self.bias = torch.zeros(EXPERTS, device="cuda")
 
 
 def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -319,75 +59,6 @@ def time_us(graph: torch.cuda.CUDAGraph, budget_s: float = 0.25) -> float:
     return statistics.median(times)
 
 
-def relative(out: torch.Tensor, want: torch.Tensor) -> float:
-    """‖out − want‖₂ ÷ ‖want‖₂."""
-    return ((out.double() - want.double()).norm() / want.double().norm()).item()
-
-
-def checks() -> list[str]:
-    """Errors against float64, and that PDL, repetition and replay change no byte; what is wrong."""
-    wrong: list[str] = []
-
-    def expect(what: str, holds: bool) -> None:
-        if not holds:
-            wrong.append(what)
-
-    shapes = [
-        (1, IN_PROJ, HIDDEN),
-        (1, HIDDEN, SSM_INTER),
-        (8, SHARED, HIDDEN),
-        (3, HIDDEN, SHARED),
-        (2, 37, 88),
-        (8, 5, 8),
-    ]
-    for batch, outputs, inputs in [*shapes, (1, 4096, 8192), (4, 999, 10240)]:
-        x, w = torch.randn(batch, inputs, device="cuda").to(BF16), weight(outputs, inputs)
-        torch.cuda.synchronize()
-        want = x.double() @ w.double().T
-        outs = [step.linear(x, w, dependent=d) for d in (True, False, True)]
-        label = f"linear {outputs} x {inputs}, batch {batch}"
-        error = relative(outs[0], want)
-        expect(f"{label}: error {error:.1e}", error < 2**-8)
-        expect(f"{label}: bytes differ", all(torch.equal(outs[0], o) for o in outs[1:]))
-        for tuning in (Tuning(share=0), Tuning(share=1), Tuning(share=2), Tuning(ahead_kib=0), Tuning(blocks=50)):
-            y = step.linear(x, w, tuning=tuning)
-            expect(f"{label}: bytes differ with {tuning}", torch.equal(outs[0], y))
-    for batch in (1, 8):
-        x, w = torch.randn(batch, HIDDEN, device="cuda").to(BF16), weight(VOCAB, HIDDEN)
-        torch.cuda.synchronize()
-        logits = empty(batch, VOCAB)
-        token = step.head_argmax(x, w, logits=logits)
-        expect(f"head, batch {batch}: not the argmax", torch.equal(token, logits.float().argmax(-1)))
-        expect(f"head, batch {batch}: error", relative(logits, x.double() @ w.double().T) < 2**-8)
-        residual, a, b = (torch.randn(batch, HIDDEN, device="cuda").to(BF16) for _ in range(3))
-        norm = torch.rand(HIDDEN, device="cuda").to(BF16)
-        mine, theirs = residual.clone(), residual.clone()
-        torch.cuda.synchronize()
-        out = step.add_rms_norm(mine, a.half(), norm, EPS, second=b)
-        plain = step.add_rms_norm(theirs, a.half(), norm, EPS, second=b, implementation="torch")
-        expect(f"norm, batch {batch}: residual", torch.equal(mine, theirs))
-        expect(f"norm, batch {batch}: error", relative(out, plain) < 2**-8)
-        router, bias = weight(EXPERTS, HIDDEN, torch.float32), torch.rand(EXPERTS, device="cuda") * 0.1
-        torch.cuda.synchronize()
-        ids, gates = step.route(x, router, bias, TOP_K, SCALING, True)
-        want_ids, want_gates = step.route(
-            x.double().to(BF16), router, bias, TOP_K, SCALING, True, implementation="torch"
-        )
-        expect(f"route, batch {batch}: ids", torch.equal(ids, want_ids))
-        expect(f"route, batch {batch}: weights", torch.allclose(gates, want_gates, rtol=1e-4))
-        for position in (0, 1, 63, 64, POSITION, CAPACITY - 1):
-            q, k, v = (torch.randn(batch, n * DIM, device="cuda").to(BF16) for n in (HEADS, KV_HEADS, KV_HEADS))
-            caches = [torch.randn(batch, KV_HEADS, CAPACITY, DIM, device="cuda").to(BF16) for _ in range(2)]
-            copies = [c.clone() for c in caches]
-            at = torch.tensor([position], device="cuda")
-            torch.cuda.synchronize()
-            y = step.attend(q, k, v, *caches, at, DIM**-0.5)
-            z = step.attend(q, k, v, *copies, at, DIM**-0.5, implementation="torch")
-            expect(f"attend at {position}, batch {batch}: error {relative(y, z):.1e}", relative(y, z) < 2**-8)
-            expect(f"attend at {position}, batch {batch}: cache", all(map(torch.equal, caches, copies)))
-    return wrong
-
-
 def check_tokens(token: Chain, buffer: dict[str, Any]) -> list[str]:
     """Four tokens, each from the one before: eager, replayed with programmatic launches and without, the same bytes."""
     found = {}
@@ -408,26 +79,24 @@ def check_tokens(token: Chain, buffer: dict[str, Any]) -> list[str]:
     ]
 
 
-SWEEP = {
-    "default": None,
-    "ahead 0": Tuning(ahead_kib=0),
-    "ahead 48": Tuning(ahead_kib=48),
-    "ahead 192": Tuning(ahead_kib=192),
-    "larger": Tuning(share=0),
-    "smaller": Tuning(share=1),
-    "smaller, ahead 0": Tuning(share=1, ahead_kib=0),
-    "whole": Tuning(share=2),
-    "whole, ahead 0": Tuning(share=2, ahead_kib=0),
+SWEEP: dict[str, dict[str, int]] = {
+    "as the loop": {},
+    "out smaller": {"out": 1},
+    "out whole": {"out": 2},
+    "in smaller": {"in": 1},
+    "qkv larger": {"qkv": 0},
+    "version 2": {"out": 1, "qkv": 0, "o": 1},
 }
+"""Shares of shared memory, by product, that differ from ``SHARES``."""
 
 
 def sweep(all_chains: list[Chain]) -> list[dict[str, Any]]:
-    """How much shared memory a block takes, and how far ahead L2 is asked."""
+    """How much shared memory the blocks of a product take."""
     rows = []
-    for label, tuning in SWEEP.items():
-        row: dict[str, Any] = {"tuning": label, "columns": [], "us": []}
+    for label, shares in SWEEP.items():
+        row: dict[str, Any] = {"shares": label, "columns": [], "us": []}
         for chain in (c for c in all_chains if c.swept):
-            how = Way(tuning=tuning)
+            how = Way(shares=shares)
             us = time_us(captured(lambda c=chain, h=how: c.run(h)), 0.1)
             row["columns"].append(chain.swept)
             row["us"].append(us / chain.calls)
@@ -435,7 +104,7 @@ def sweep(all_chains: list[Chain]) -> list[dict[str, Any]]:
     return rows
 
 
-TIMELINES = {"in": 1, "up": 1, "M": 2, "E": 2, "*": 2, "3 norms, up": 1}
+TIMELINES = {"M": 2, "M ssm": 2, "E": 2, "*": 2, "3 norms, up": 1}
 """Chains (by their column, or their name) whose products are looked at, and the products of a layer."""
 
 
@@ -509,7 +178,7 @@ def show(record: dict[str, Any]) -> None:
     for row in record["sweep"]:
         if row is record["sweep"][0]:
             print(f"\n{'us a call':16}" + "".join(f"{name:>7}" for name in row["columns"]))
-        print(f"{row['tuning']:16}" + "".join(f"{us:7.2f}" if us < 1000 else f"{us:7.0f}" for us in row["us"]))
+        print(f"{row['shares']:16}" + "".join(f"{us:7.2f}" if us < 1000 else f"{us:7.0f}" for us in row["us"]))
     if record["timelines"]:
         names = ("lead", "gap", "work", "late", "doubled")
         print(f"\n{'µs, by clocks of the blocks':30}" + "".join(f"{name:>9}" for name in names))
@@ -537,18 +206,18 @@ def main() -> int:
         "batch": options.batch,
         "sources": extension.source_hash(),
         "wrong": [],
+        "shares": SHARES,
         "times": [],
         "sweep": [],
         "timelines": [],
         "copy_gb_s": 0.0,
     }
     try:
-        record["wrong"] = checks()
         record["copy_gb_s"] = CudaDevice().copy_gb_s() or 0.0
         with torch.inference_mode():
             shared = buffers(options.batch)
             made = chains(options.batch, options.quick, shared)
-            record["wrong"] += check_tokens(made[-1], shared)
+            record["wrong"] += check_tokens(made[-2], shared)
             record["times"] = measure(made, record["copy_gb_s"])
             if not options.quick:
                 record["sweep"] = sweep(made)

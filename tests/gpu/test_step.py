@@ -76,7 +76,7 @@ def test_linear_is_one_rounding_from_float64(outputs, inputs, batch) -> None:
     for dependent in WAYS:
         for _ in range(3):
             assert same_bits(step.linear(x, weight, dependent=dependent), out)
-    for tuning in (Tuning(share=0), Tuning(share=1), Tuning(shared_kib=220), Tuning(ahead_kib=0), Tuning(blocks=17)):
+    for tuning in (Tuning(share=0), Tuning(share=1), Tuning(share=2), Tuning(shared_kib=220), Tuning(blocks=17)):
         assert same_bits(step.linear(x, weight, tuning=tuning), out)
     assert same_bits(replayed(lambda: step.linear(x, weight)), out)
     squared = step.linear(x, weight, bias=bias, activation="relu2")
@@ -339,6 +339,38 @@ def test_a_chain_of_dependent_calls_is_the_chain_one_by_one() -> None:
     for dependent in WAYS:
         assert same_bits(chain(dependent, False), want)
         assert same_bits(replayed(lambda d=dependent: chain(d, False)), want)
+
+
+def test_one_small_call_of_each() -> None:
+    """What compute-sanitizer runs: every kernel and shape of a block, few blocks and short loops."""
+    for batch, outputs, inputs in ((2, 40, 88), (1, 300, 64), (1, 30, 2824), (2, 20, 4104)):
+        x, weight = given(batch, inputs), given(outputs, inputs, seed=1)
+        settled()
+        first = step.linear(x, weight, activation="relu2")
+        again = step.linear(x, weight, activation="relu2", tuning=Tuning(shared_kib=80, blocks=2))
+        want = reference.relu2(reference.linear(x, weight))
+        assert same_bits(first, again)
+        assert relative(first, want) < 4 * HALF_ULP
+    residual, addend, second, norm = given(2, 88), given(2, 88, seed=1), given(2, 88, seed=2), given(88, seed=3)
+    plain = residual.clone()
+    router, bias, head = given(24, 88, seed=4), torch.zeros(24, device="cuda"), given(300, 88, seed=5)
+    caches = [given(2, 1, 200, 16, seed=s) for s in (6, 7)]
+    q, k, v, at = given(2, 96, seed=8), given(2, 16, seed=9), given(2, 16, seed=10), torch.tensor([190], device="cuda")
+    settled()
+    x = step.add_rms_norm(residual, addend, norm, 1e-5, second=second)
+    ids, gates = step.route(x, router, bias, 3, 1.0, True)
+    out = step.attend(q, k, v, *caches, at, 0.25)
+    token = step.head_argmax(x, head)
+    assert same_bits(step.embed(head, token), head[token])
+    plain_x = step.add_rms_norm(plain, addend, norm, 1e-5, second=second, implementation="torch")
+    assert same_bits(residual, plain)
+    assert relative(x, plain_x) < 4 * HALF_ULP
+    plain_ids, plain_gates = step.route(x, router, bias, 3, 1.0, True, implementation="torch")
+    assert torch.equal(ids, plain_ids)
+    assert torch.allclose(gates, plain_gates, rtol=1e-4)
+    plain_out = step.attend(q, k, v, *caches, at, 0.25, implementation="torch")
+    assert relative(out, plain_out) < 4 * HALF_ULP
+    assert torch.equal(token, step.head_argmax(x, head, implementation="torch"))
 
 
 def test_counters_are_zero_after_every_call() -> None:

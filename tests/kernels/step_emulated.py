@@ -26,7 +26,7 @@ class _Matvec(ctypes.Structure):
     _fields_ = [
         ("x", _P),
         ("x_stride", _L),
-        *((name, _I) for name in ("batch", "inputs", "outputs", "ring", "ahead")),
+        *((name, _I) for name in ("batch", "inputs", "outputs", "ring")),
         ("clocks", _P),
     ]
 
@@ -164,13 +164,11 @@ class EmulatedStep:
 
 
 def _matvec(x: torch.Tensor, outputs: int) -> _Matvec:
-    return _Matvec(x.data_ptr(), x.stride(0), x.shape[0], x.shape[1], outputs, 0, 0, None)
+    return _Matvec(x.data_ptr(), x.stride(0), x.shape[0], x.shape[1], outputs, 0, None)
 
 
-def _tuning(
-    shared_kib: int = 0, ahead_kib: int = -1, blocks: int = 3, share: int = 0, clocks: torch.Tensor | None = None
-) -> Any:
-    return (ctypes.c_int64 * 5)(shared_kib, ahead_kib, blocks, share, _at(clocks) or 0)
+def _tuning(shared_kib: int = 0, blocks: int = 3, share: int = 0, clocks: torch.Tensor | None = None) -> Any:
+    return (ctypes.c_int64 * 4)(shared_kib, blocks, share, _at(clocks) or 0)
 
 
 def garbage_workspace(sizes: Sizes) -> Workspace:

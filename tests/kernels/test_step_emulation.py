@@ -75,7 +75,7 @@ def test_how_linear_streams_changes_no_byte(emulated) -> None:
     emulated.linear(x, [weight], [want], blocks=1)
     tunings = [{"shared_kib": 48}, {"shared_kib": 200}, {"share": 1}, {"share": 2}]
     clocks = torch.zeros(3, 4, dtype=torch.int64)
-    for tuning in (*tunings, {"ahead_kib": 0}, {"ahead_kib": 512}, {"blocks": 7}, {"blocks": 3, "clocks": clocks}):
+    for tuning in (*tunings, {"blocks": 7}, {"blocks": 3, "clocks": clocks}):
         out = nan_filled(2, 70)
         emulated.linear(x, [weight], [out], **{"blocks": 1, **tuning})
         assert same_bits(out, want), tuning

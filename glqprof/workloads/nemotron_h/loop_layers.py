@@ -13,6 +13,8 @@ from glqprof.workloads.nemotron_h.model import LETTERS
 from glqprof.workloads.nemotron_h.static_cache import StaticState
 
 SUBJECT = "glqprof's loop"
+LARGER, SMALLER = 0, 1
+"""Shares of `glqprof_kernels.step.Tuning`."""
 Addends = tuple[Any, Any]
 """What a layer adds to the residual: a tensor and, of a MoE layer, the shared expert's; None where there is none."""
 
@@ -32,6 +34,13 @@ class Launch:
     def options(self) -> dict[str, Any]:
         """The arguments that every step kernel takes."""
         return {"implementation": self.implementation, "dependent": self.dependent}
+
+    def linear(self, x: Any, weight: Any, out: Any, *, share: int, **options: Any) -> None:
+        """A product. ``share`` of a multiprocessor's shared memory: the weights of two that follow each other stream
+        side by side where the shares differ, and blocks of one never share a multiprocessor where it is the larger."""
+        from glqprof_kernels.step import Tuning, linear
+
+        linear(x, weight, out, tuning=Tuning(share=share), **{**self.options, **options})
 
 
 class Buffers:
@@ -121,11 +130,10 @@ class MambaLayer(Layer):
     def run(self, addends: Addends) -> Addends:
         """The layer's output."""
         from glqprof_kernels import ssm
-        from glqprof_kernels.step import linear
 
         b, launch = self.buffers, self.launch
         self.normed(addends)
-        linear(b.x, self.into, b.projected, bias=self.into_bias, **launch.options)
+        launch.linear(b.x, self.into, b.projected, share=LARGER, bias=self.into_bias)
         ssm.step(
             self.weights,
             b.projected,
@@ -137,7 +145,8 @@ class MambaLayer(Layer):
             early_state=launch.dependent,  # the token before wrote it, and advancing the lengths is an ordinary launch
             workspace=self.workspace,
         )
-        linear(b.scanned, self.out, b.mixed, bias=self.out_bias, **launch.options)
+        # The step lets it start when in_proj has ended: there is nothing to share with.
+        launch.linear(b.scanned, self.out, b.mixed, share=LARGER, bias=self.out_bias)
         return b.mixed, None
 
 
@@ -156,11 +165,11 @@ class AttentionLayer(Layer):
 
     def run(self, addends: Addends) -> Addends:
         """The layer's output."""
-        from glqprof_kernels.step import attend, linear
+        from glqprof_kernels.step import attend
 
-        b, options = self.buffers, self.launch.options
+        b, launch = self.buffers, self.launch
         self.normed(addends)
-        linear(b.x, self.qkv, [b.q, b.k, b.v], bias=self.biases, **options)
+        launch.linear(b.x, self.qkv, [b.q, b.k, b.v], share=SMALLER, bias=self.biases)
         attend(
             b.q,
             b.k,
@@ -171,9 +180,9 @@ class AttentionLayer(Layer):
             self.scale,
             b.attended,
             workspace=b.workspace,
-            **options,
+            **launch.options,
         )
-        linear(b.attended, self.out, b.mixed, bias=self.out_bias, **options)
+        launch.linear(b.attended, self.out, b.mixed, share=LARGER, bias=self.out_bias)
         return b.mixed, None
 
 
@@ -235,12 +244,10 @@ class MoeLayer(Layer):
         return routed, b.shared
 
     def _shared(self, first_dependent: bool) -> None:
-        from glqprof_kernels.step import linear
-
-        b, options = self.buffers, self.launch.options
-        first = {**options, "dependent": first_dependent}
-        linear(b.x, self.up, b.shared_up, bias=self.up_bias, activation="relu2", **first)
-        linear(b.shared_up, self.down, b.shared, bias=self.down_bias, **options)
+        b, launch = self.buffers, self.launch
+        first = {"activation": "relu2", "dependent": first_dependent}
+        launch.linear(b.x, self.up, b.shared_up, share=LARGER, bias=self.up_bias, **first)
+        launch.linear(b.shared_up, self.down, b.shared, share=SMALLER, bias=self.down_bias)
 
 
 class MlpLayer(Layer):
@@ -255,12 +262,10 @@ class MlpLayer(Layer):
 
     def run(self, addends: Addends) -> Addends:
         """The layer's output."""
-        from glqprof_kernels.step import linear
-
-        b, options = self.buffers, self.launch.options
+        b, launch = self.buffers, self.launch
         self.normed(addends)
-        linear(b.x, self.up, b.up, bias=self.up_bias, activation="relu2", **options)
-        linear(b.up, self.down, b.mixed, bias=self.down_bias, **options)
+        launch.linear(b.x, self.up, b.up, share=LARGER, bias=self.up_bias, activation="relu2")
+        launch.linear(b.up, self.down, b.mixed, share=SMALLER, bias=self.down_bias)
         return b.mixed, None
 
 

@@ -34,7 +34,6 @@ class Tuning:
 
     ``share`` of a multiprocessor's shared memory: 0 is the larger part, 1 the smaller, 2 all; -1 has ``linear`` take
     the other part than the call before, ``head_argmax`` all. ``shared_kib`` above 0: so much, in its place.
-    ``ahead_kib``: what a thread block asks L2 to fetch beyond that while it waits for the kernel before it (-1: 96).
     ``blocks``: 0 is one a multiprocessor. ``clocks`` [blocks, 4] int64 on the device, for measurements: receives the
     nanoseconds at which each block started, was released by the kernel before it and had its last sum, and the number
     of its multiprocessor.
@@ -42,7 +41,6 @@ class Tuning:
 
     share: int = -1
     shared_kib: int = 0
-    ahead_kib: int = -1
     blocks: int = 0
     clocks: torch.Tensor | None = None
 
@@ -50,8 +48,8 @@ class Tuning:
 def _tuning(module: Any, tuning: Tuning | None, dependent: bool, device: torch.device) -> Any:
     """The extension's own."""
     made, wanted = module.Tuning(), tuning or Tuning()
-    made.share, made.shared_kib, made.ahead_kib = wanted.share, wanted.shared_kib, wanted.ahead_kib
-    made.blocks, made.dependent = wanted.blocks, dependent
+    made.share, made.shared_kib, made.blocks = wanted.share, wanted.shared_kib, wanted.blocks
+    made.dependent = dependent
     if wanted.clocks is not None:
         blocks = wanted.blocks or torch.cuda.get_device_properties(device).multi_processor_count
         checks.tensor(wanted.clocks, "clocks", (blocks, 4), torch.int64, device)

@@ -33,10 +33,9 @@ static int run_step(int order, Launch launch) {
 static step::Tuning tuning_of(const int64_t* n) {
   step::Tuning tuning;
   tuning.shared_kib = static_cast<int>(n[0]);
-  tuning.ahead_kib = static_cast<int>(n[1]);
-  tuning.blocks = static_cast<int>(n[2]);
-  tuning.share = static_cast<int>(n[3]);
-  tuning.clocks = reinterpret_cast<uint64_t*>(static_cast<uintptr_t>(n[4]));
+  tuning.blocks = static_cast<int>(n[1]);
+  tuning.share = static_cast<int>(n[2]);
+  tuning.clocks = reinterpret_cast<uint64_t*>(static_cast<uintptr_t>(n[3]));
   return tuning;
 }
 
@@ -57,7 +56,7 @@ int emulated_step_route(int order, const step::RouteCall* call) {
 int emulated_step_attend(int order, const step::AttendCall* call) {
   return run_step(order, [&] { step::launch_attend(*call, true, nullptr); });
 }
-// tuning: shared_kib, ahead_kib, blocks, share, address of clocks.
+// tuning: shared_kib, blocks, share, address of clocks.
 int emulated_step_linear(int order, const step::LinearCall* call, const int64_t* tuning) {
   return run_step(order, [&] { step::launch_linear(*call, tuning_of(tuning), step::DeviceLimits(), nullptr); });
 }

@@ -119,6 +119,8 @@ void allow_cluster(Kernel kernel, unsigned int cluster) {
 template <typename Kernel>
 void start_kernel(Kernel kernel, const char* what, const Start& start, cudaStream_t stream, const StepCall& call) {
   allow_cluster(kernel, start.cluster);
+  // As the kernels around it in a token: with another split of L1 it would not start on a multiprocessor where one of them is.
+  glq::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared), what);
   StartConfig made(start, stream);
   glq::check(cudaLaunchKernelEx(&made.config, kernel, call), what);
 }

@@ -32,7 +32,6 @@ struct Matvec {
   int inputs;   // a multiple of 8
   int outputs;  // of all segments
   int ring;     // pairs of rows that fit in shared memory
-  int ahead;    // rows after those that a block asks L2 to fetch before it waits
   uint64_t* clocks;  // or null: [blocks, 4], nanoseconds of a block's start, of the end of its wait and of its last sum; its place
 };
 
@@ -131,7 +130,6 @@ enum Share : int {
 struct Tuning {
   int share = kLarger;
   int shared_kib = 0;   // above 0: in the place of `share`
-  int ahead_kib = -1;   // of which L2 is asked, after the ring, before the wait; -1: the default
   int blocks = 0;       // 0: one a multiprocessor
   bool dependent = true;
   uint64_t* clocks = nullptr;

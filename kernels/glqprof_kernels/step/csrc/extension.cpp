@@ -62,7 +62,7 @@ int next_share() {
 
 step::Matvec matvec(const Tensor& x, int64_t outputs) {
   if (outputs >= INT_MAX) throw std::invalid_argument("more than 2147483646 outputs");
-  return {words(x), x.stride(0), static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), static_cast<int>(outputs), 0, 0, nullptr};
+  return {words(x), x.stride(0), static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), static_cast<int>(outputs), 0, nullptr};
 }
 
 void embed(const Tensor& table, const Tensor& token, const Tensor& out, bool dependent) {
@@ -182,7 +182,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def(pybind11::init<>())
       .def_readwrite("share", &step::Tuning::share)
       .def_readwrite("shared_kib", &step::Tuning::shared_kib)
-      .def_readwrite("ahead_kib", &step::Tuning::ahead_kib)
       .def_readwrite("blocks", &step::Tuning::blocks)
       .def_readwrite("dependent", &step::Tuning::dependent)
       .def_property(

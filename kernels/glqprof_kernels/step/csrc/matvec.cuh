@@ -53,7 +53,6 @@ __device__ __forceinline__ void multiply_rows(const Matvec& m, Look look, unsign
   RowRing<Look> ring(base, base + static_cast<uint32_t>(kBarrierBytes + 2 * sizeof(float) * tile_sums), m.ring, m.inputs, first, end,
                      look);
   ring.start();
-  ring.prefetch(m.ahead);
   glq::let_next_kernel_start();
   __syncthreads();
   glq::wait_for_previous_kernel();

@@ -9,8 +9,6 @@
 
 namespace step {
 
-// Bytes of which a block asks L2, after those of its ring, while it waits for the kernel before it.
-constexpr int kAheadBytes = 96 * 1024;
 constexpr size_t kOverHalf = 3 * 1024;
 // Left of a multiprocessor's shared memory for the small kernels between two that stream weights.
 constexpr size_t kLeftForOthers = 4 * 1024;
@@ -40,7 +38,6 @@ Launch plan_matvec(Matvec& m, const Tuning& tuning, const DeviceLimits& limits, 
   const int rows = (m.outputs + blocks - 1) / blocks;
   const int wanted = std::max((rows + 1) / 2, kTilePairs);
   m.ring = std::min({static_cast<int>((budget - fixed) / pair), wanted, kMaxRing});
-  m.ahead = (tuning.ahead_kib >= 0 ? tuning.ahead_kib * 1024 : kAheadBytes) / (2 * m.inputs);
   m.clocks = tuning.clocks;
   Launch plan;
   plan.grid = dim3(static_cast<unsigned int>(blocks));

@@ -79,18 +79,6 @@ class RowRing {
     }
   }
 
-  // Asks L2 for `rows` rows after those of the ring, line by line: as bulk prefetches they hold the copies up that come after.
-  // Before the first advance().
-  __device__ __forceinline__ void prefetch(int rows) const {
-    const int begin = row_ + 2 * pairs_;
-    const int lines = (row_bytes_ + 127) / 128;
-    const int all = max(min(rows, end_ - begin), 0) * lines;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < all; i += blockDim.x) {
-      nvfp4::prefetch_l2(reinterpret_cast<const char*>(look_(begin + i / lines)) + i % lines * 128);
-    }
-  }
-
  private:
   // The place of the tile's pair `pair`, or of one further on.
   __device__ __forceinline__ int slot_of(int pair) const {
