@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -13,9 +12,6 @@ import typer
 from glqprof.cli.options import Format, FormatOption, print_document
 from glqprof.traces.schema.decode import DecodeResult
 from glqprof.workloads.bundled import DEFAULT_VARIANT, WORKLOADS
-
-COMMIT = "GLQPROF_COMMIT"
-"""Tells the commit where the tree is no git checkout."""
 
 
 class DecodeDevice(StrEnum):
@@ -144,15 +140,13 @@ def decode(
 
 
 def with_commit(result: DecodeResult) -> DecodeResult:
-    """The result with the commit of the checkout that it ran in, or the one that the environment names."""
+    """The result with the commit that the environment names, or that of the checkout that it ran in."""
     from dataclasses import replace
 
     from glqprof.profilers.capture import git_here
 
     git = git_here()
-    if git is not None:
-        return replace(result, commit=git.commit, dirty=git.dirty)
-    return replace(result, commit=os.environ[COMMIT]) if os.environ.get(COMMIT) else result
+    return result if git is None else replace(result, commit=git.commit, dirty=git.dirty)
 
 
 @contextmanager

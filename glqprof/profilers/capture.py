@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import re
 import shlex
 import shutil
@@ -242,8 +243,14 @@ class _Session:
         return Captured(self.plan.folder, manifest, removed)
 
 
+COMMIT = "GLQPROF_COMMIT"
+"""Environment variable: the commit of code that runs outside its repository, as on a machine it was copied to."""
+
+
 def git_here() -> Git | None:
-    """The commit of the current folder, or None outside a repository."""
+    """The commit that ``GLQPROF_COMMIT`` names, else that of the current folder; None where there is neither."""
+    if os.environ.get(COMMIT):
+        return Git(os.environ[COMMIT], dirty=False)
 
     def ask(*arguments: str) -> str | None:
         try:

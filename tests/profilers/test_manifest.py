@@ -10,6 +10,7 @@ import pytest
 from profilers.stand_ins import REPOSITORY
 
 from glqprof.errors import InputError
+from glqprof.profilers.capture import git_here
 from glqprof.traces.schema.manifest import (
     Git,
     Gpu,
@@ -63,3 +64,9 @@ def test_an_unfinished_folder_is_said_to_be_one_and_why(tmp_path):
     (tmp_path / "UNFINISHED").unlink()
     with pytest.raises(InputError, match=r"has no capture\.json"):
         read_manifest(tmp_path)
+
+
+def test_a_commit_that_the_environment_names_counts_before_the_checkouts(monkeypatch):
+    """A tree that was copied to another machine may lie in a checkout of something else."""
+    monkeypatch.setenv("GLQPROF_COMMIT", "0123abcd")
+    assert git_here() == Git("0123abcd", dirty=False)
