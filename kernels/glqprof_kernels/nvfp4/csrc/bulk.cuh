@@ -171,7 +171,8 @@ __device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& u
                                               BulkStages& stages) {
   using F = BulkShape<S, E>;
   using Slot = BulkSlot<S, E, COLUMNS>;
-  constexpr bool kAhead = F::kSlots > 1 && S::kRingThreads == 256 && COLUMNS * S::kColumns <= (E::kGated ? 64 : 128);  // registers hold two slots
+  // Registers hold two slots.
+  constexpr bool kAhead = F::kSlots > 1 && S::kRingThreads == 256 && COLUMNS * S::kColumns <= (E::kGated ? 64 : 128);
   constexpr int kTiles = Tiling<COLUMNS>::kTiles;
   const int lane = threadIdx.x % 32;
   const float scale = __ldg(source.m.scale + unit.expert);

@@ -1,8 +1,9 @@
 // Packed codes to mma operands. Two words of a lane hold sixteen e2m1 codes: for two blocks of 16 inputs, the four registers
-// of an m16k16 operand, each a pair of codes. Three pairs of a word lie so that one turn and one mask put sign, exponent
-// and mantissa at bits 15 and 8..6 of both halves; the fourth pairs of both words share the bits that are left, since four
-// such patterns do not fit one word. Turns are shifts to the left where nothing has to come around: the multiplier can do
-// these, and rotations only the pipe of the logic operations, which issues every other cycle. As bf16 that is the value times 2^-126, 0.5 being subnormal. tiles.py packs.
+// of an m16k16 operand, each a pair of codes. Three pairs of a word lie so that one turn and one mask put sign, exponent and
+// mantissa at bits 15 and 8..6 of both halves; the fourth pairs of both words share the bits that are left, since four such
+// patterns do not fit one word. Turns are shifts to the left where nothing has to come around: the multiplier can do these,
+// rotations only the pipe of the logic operations, which takes one every other cycle. As bf16 that is the value times 2^-126,
+// 0.5 being subnormal. tiles.py packs.
 #pragma once
 
 #include "platform.cuh"
