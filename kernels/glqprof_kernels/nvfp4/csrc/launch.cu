@@ -67,7 +67,7 @@ Shares shares(const DeviceLimits& limits) {
 }
 
 // As many warps as the units need at most; stages that fit. Ring-deep keeps to its share of the shared memory where that holds
-// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise.
+// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise; quarter always keeps to it.
 Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, const Starters& kernels, bool down) {
   const Matrix& m = down ? call.down : call.gate_up;
   const Starters::Sizes& sizes = down ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2;
@@ -111,7 +111,7 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
           config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024) : own_share;
       while (bulk && warps > 8 && warps * warp_bytes(2) > budget) --warps;
       depth = deepest(budget);
-      const bool enough = depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
+      const bool enough = kernels.deepest_ring > 0 || depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
       if (!enough && config.shared_kib == 0) depth = deepest(limits.shared_bytes);
     }
   }

@@ -1,5 +1,6 @@
 // The ring: each warp has stages of its own in shared memory, filled by cp.async with a slot (k 64; quarter: two) of weight
-// words, block scales and the inputs of all rows. The copies run ahead over the end of a unit into the warp's next one.
+// words, block scales and the inputs of all rows. The copies run ahead over the end of a unit into the warp's
+// next one; not quarter's, whose warps have one unit where rows are few.
 #pragma once
 
 #include "unit.cuh"
@@ -130,6 +131,31 @@ struct Source {
     }
   }
 
+  // The next stage of this unit, or nothing: predicates instead of branches.
+  template <bool CODES, bool REST>
+  __device__ __forceinline__ void copy_own(SharedAddress stage, int at) {
+    const int lane = threadIdx.x % 32;
+    if (CODES) {
+      const SharedAddress to = stage + weights_at() + lane * 16;
+#pragma unroll
+      for (int i = 0; i < F::kAtoms * kSlots; ++i) {
+        copy16_group_if(left > i % kSlots, to + i * kCodeBytes, codes + i / kSlots * stream + i % kSlots * kSlotBytes, 16);
+      }
+    }
+    if (REST) copy16_group_if(left > 0 && lane < kBusyLanes, stage + at, other, other_left > 0 ? 16 : 0);
+    if (REST && __builtin_expect(unit.count > kFirstRows, 0)) {
+      if (left > 0) copy_more(stage);
+    }
+    advance();
+  }
+
+  __device__ __forceinline__ void advance() {
+    codes += kSlots * kSlotBytes;
+    other += threadIdx.x % 32 < kScaleLanes ? kSlots * kSlotBytes : kSlots * kSlotColumns * 2;
+    other_left -= kSlots * kSlotColumns;
+    left -= kSlots;
+  }
+
   // The next stage: its codes, the rest, or both. Nothing where the warp has no more units.
   template <bool CODES, bool REST>
   __device__ __forceinline__ void copy(SharedAddress stage, int at) {
@@ -155,10 +181,16 @@ struct Source {
       if (REST && kBusyLanes == 32) copy16_group(stage + at, other, other_left > 0 ? 16 : 0);
       if (REST && kBusyLanes < 32) copy16_group_if(lane < kBusyLanes, stage + at, other, other_left > 0 ? 16 : 0);
       if (REST && __builtin_expect(unit.count > kFirstRows, 0)) copy_more(stage);
-      codes += kSlots * kSlotBytes;
-      other += lane < kScaleLanes ? kSlots * kSlotBytes : kSlots * kSlotColumns * 2;
-      other_left -= kSlots * kSlotColumns;
-      left -= kSlots;
+      advance();
+    }
+  }
+
+  template <bool CODES, bool REST>
+  __device__ __forceinline__ void copy_next(SharedAddress stage, int at) {
+    if constexpr (S::kRunsAhead) {
+      copy<CODES, REST>(stage, at);
+    } else {
+      copy_own<CODES, REST>(stage, at);
     }
   }
 
@@ -264,14 +296,14 @@ __device__ __forceinline__ void run_unit_ring(const MoeCall& call, const Unit& u
   for (int left = source.m.slots; left > 0; left -= F::kStageSlots) {
     wait_stage(depth, P());
     __syncwarp();  // all lanes' copies have arrived; all lanes have read the stage that is filled now
-    source.template copy<true, true>(stages.before, other_at);
+    source.template copy_next<true, true>(stages.before, other_at);
     end_copy_group();
     SharedAddress at[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) at[tile] = stages.now + inputs[tile];
 #pragma unroll
     for (int slot = 0; slot < F::kStageSlots; ++slot) {
-      if constexpr (COLUMNS > 4 || !(E::kGated || E::kDown)) {  // registers do not suffice for what follows
+      if constexpr (COLUMNS > 4) {
         if (slot == 0 || left > slot) add_slot<S, E, COLUMNS>(acc, slot, stages.now + codes, stages.now + scales, at);
       } else {
         // By selection: a branch would keep the loads of a slot behind the sums of the one before.
@@ -312,36 +344,60 @@ __device__ __forceinline__ void run_units_ring(const MoeCall& call, int depth_gi
   Source<S, E> source(call);
   source.list.read_plan();
   UnitList<S, E> list = source.list;
+  if constexpr (!S::kRunsAhead) source.open();
   if (E::kDown) {
     // The plan was there before gate-up began: the first codes come while gate-up still runs; scales, and its results, then.
     Source<S, E> ahead = source;
 #pragma unroll 1
     for (int i = 0; i < depth - 1; ++i) {
-      ahead.template copy<true, false>(stages.begin + i * stages.bytes, source.other_at());
+      ahead.template copy_next<true, false>(stages.begin + i * stages.bytes, source.other_at());
       end_copy_group();
     }
     if (call.ahead_bytes > 0) ahead.look_ahead(call.ahead_bytes);
     glq::wait_for_previous_kernel();
 #pragma unroll 1
     for (int i = 0; i < depth - 1; ++i) {
-      source.template copy<false, true>(stages.begin + i * stages.bytes, source.other_at());
+      source.template copy_next<false, true>(stages.begin + i * stages.bytes, source.other_at());
       end_copy_group();
     }
   } else {
 #pragma unroll 1
     for (int i = 0; i < depth - 1; ++i) {
-      source.template copy<true, true>(stages.begin + i * stages.bytes, source.other_at());
+      source.template copy_next<true, true>(stages.begin + i * stages.bytes, source.other_at());
       end_copy_group();
     }
   }
-  for (int index = list.index; index < list.end; index += list.step) {
-    const Unit unit = list.at(index, list.word(index));
-    if (unit.count <= 4) {
-      run_unit_ring<S, E, P, 4>(call, unit, source, stages, depth);
-    } else if (S::kMostRows <= 8 || unit.count <= 8) {
-      run_unit_ring<S, E, P, 8>(call, unit, source, stages, depth);
-    } else {
-      if constexpr (S::kMostRows > 8) run_unit_ring<S, E, P, 16>(call, unit, source, stages, depth);
+  if constexpr (S::kRunsAhead) {
+    for (int index = list.index; index < list.end; index += list.step) {
+      const Unit unit = list.at(index, list.word(index));
+      if (unit.count <= 4) {
+        run_unit_ring<S, E, P, 4>(call, unit, source, stages, depth);
+      } else if (S::kMostRows <= 8 || unit.count <= 8) {
+        run_unit_ring<S, E, P, 8>(call, unit, source, stages, depth);
+      } else {
+        if constexpr (S::kMostRows > 8) run_unit_ring<S, E, P, 16>(call, unit, source, stages, depth);
+      }
+    }
+  } else {
+    if (source.left == 0 && source.unit.count == 0) return;  // no unit
+    while (true) {
+      if (source.unit.count <= 4) {
+        run_unit_ring<S, E, P, 4>(call, source.unit, source, stages, depth);
+      } else {
+        run_unit_ring<S, E, P, 8>(call, source.unit, source, stages, depth);
+      }
+      if (source.list.index >= source.list.end) break;
+      // All stages are free once the warp has met.
+      wait_copy_groups<0>();
+      __syncwarp();
+      source.open();
+      stages.now = stages.begin;
+      stages.before = stages.end - stages.bytes;
+#pragma unroll 1
+      for (int i = 0; i < depth - 1; ++i) {
+        source.template copy_own<true, true>(stages.begin + i * stages.bytes, source.other_at());
+        end_copy_group();
+      }
     }
   }
   wait_copy_groups<0>();

@@ -16,24 +16,28 @@ struct Base {
   static constexpr bool kGrouped = false;
   static constexpr int kThreads = 256, kRingThreads = 256;
   static constexpr int kStageSlots = 1, kLeastRows = 4, kMostRows = kItemRows;
+  static constexpr bool kRunsAhead = true;
 };
 struct Waves {
   static constexpr int kColumns = 32;
   static constexpr bool kGrouped = true;
   static constexpr int kThreads = 256, kRingThreads = 256;
   static constexpr int kStageSlots = 1, kLeastRows = 4, kMostRows = kItemRows;
+  static constexpr bool kRunsAhead = true;
 };
 struct Half {
   static constexpr int kColumns = 16;
   static constexpr bool kGrouped = false;
   static constexpr int kThreads = 384, kRingThreads = 256;
   static constexpr int kStageSlots = 1, kLeastRows = 4, kMostRows = kItemRows;
+  static constexpr bool kRunsAhead = true;
 };
-struct Quarter {
+struct Quarter {  // 64 registers a thread: rings that run ahead, or items of more rows, would spill
   static constexpr int kColumns = 8;
   static constexpr bool kGrouped = false;
   static constexpr int kThreads = 512, kRingThreads = 512;
   static constexpr int kStageSlots = 2, kLeastRows = 1, kMostRows = kQuarterRows;
+  static constexpr bool kRunsAhead = false;
 };
 
 // Epilogues, which choose the layout: gated, an atom has 8 gate rows and the up rows of the same columns.
