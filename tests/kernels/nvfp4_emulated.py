@@ -53,6 +53,8 @@ class EmulatedNvfp4:
         numbers += [LAYER if experts_as is None else EXPERTS_ONLY, x.stride(1), c["ahead_kib"]]
         n = (ctypes.c_int64 * len(numbers))(*numbers)
         size = self.library.emulated_nvfp4_workspace(ctypes.byref(gate_up), ctypes.byref(down), n)
+        if size < 0:
+            raise RuntimeError(self.library.emulated_nvfp4_error().decode())
         memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
         workspace = memory[-memory.data_ptr() % 256 :]
         if experts_as is None:

@@ -61,8 +61,13 @@ static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const Emula
 }
 
 int64_t emulated_nvfp4_workspace(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n) {
-  nvfp4::MoeCall call = read_nvfp4(gate_up, down, n);
-  return static_cast<int64_t>(nvfp4::carve_workspace(call, nullptr));
+  try {
+    nvfp4::MoeCall call = read_nvfp4(gate_up, down, n);
+    return static_cast<int64_t>(nvfp4::carve_workspace(call, nullptr));
+  } catch (const std::exception& failure) {
+    std::strncpy(nvfp4_error_text, failure.what(), sizeof(nvfp4_error_text) - 1);
+    return -1;
+  }
 }
 
 // Warps, stages and shared-memory bytes of gate-up and of down on an H200, from sizes alone.

@@ -159,24 +159,14 @@ struct Source {
   // The next stage: its codes, the rest, or both. Nothing where the warp has no more units.
   template <bool CODES, bool REST>
   __device__ __forceinline__ void copy(SharedAddress stage, int at) {
+    static_assert(kSlots == 1, "copy_own() is for more slots a stage");
     if (__builtin_expect(left <= 0, 0)) open();
     if (__builtin_expect(left > 0, 1)) {
       const int lane = threadIdx.x % 32;
       if (CODES) {
         const SharedAddress to = stage + weights_at() + lane * 16;
 #pragma unroll
-        for (int atom = 0; atom < F::kAtoms; ++atom) {
-#pragma unroll
-          for (int slot = 0; slot < kSlots; ++slot) {
-            const SharedAddress place = to + (atom * kSlots + slot) * kCodeBytes;
-            const uint8_t* from = codes + atom * stream + slot * kSlotBytes;
-            if (slot == 0) {
-              copy16_group(place, from);
-            } else {
-              copy16_group_if(left > slot, place, from, 16);
-            }
-          }
-        }
+        for (int atom = 0; atom < F::kAtoms; ++atom) copy16_group(to + atom * kCodeBytes, codes + atom * stream);
       }
       if (REST && kBusyLanes == 32) copy16_group(stage + at, other, other_left > 0 ? 16 : 0);
       if (REST && kBusyLanes < 32) copy16_group_if(lane < kBusyLanes, stage + at, other, other_left > 0 ? 16 : 0);
