@@ -251,7 +251,7 @@ SWEEP: dict[str, tuple[str, dict[str, Any]]] = {
     "half-ring": ("half-ring", {}),
     "half-deep": ("half-deep", {}),
     "half-deep no-pdl": ("half-deep", {"dependent": False}),
-    "half-ring 264 blocks": ("half-ring", {"blocks": 264}),
+    "half-ring 132 blocks": ("half-ring", {"blocks": 132}),
 }  # fmt: skip
 
 
@@ -293,23 +293,25 @@ def sanitize(clock: Clock, quick: bool) -> list[str]:
             x, ids, weights, _ = make_inputs(layer, rows, seed=rows)
             ids[0, 0] = -1
             exact = reference.moe(made, x, ids, weights)
-            for variant in ops.VARIANTS:
+            once = [("quarter-ring", {"rows_once": True, "depth": d}) for d in (3, 4, 5)]
+            for variant, config in [*((name, {}) for name in ops.VARIANTS), *once]:
                 out = poisoned(x)
-                ops.MoeRun([layer.packed], 20, 3, variant).layer(0, x, ids, weights, out, mask_invalid=True)
+                ops.MoeRun([layer.packed], 20, 3, variant, **config).layer(0, x, ids, weights, out, mask_invalid=True)
                 torch.cuda.synchronize()
                 error = ((out.double() - exact).norm() / exact.norm()).item()
                 if not error < 2e-2:
-                    wrong.append(f"{activation}, {rows} rows, {variant}: {error:.1e} off float64")
+                    wrong.append(f"{activation}, {rows} rows, {variant} {config or ''}: {error:.1e} off float64")
     clock.results["wrong"] = wrong
     return wrong
 
 
 def ncu(clock: Clock, quick: bool) -> list[str]:
-    """GLM, one row: one call each of base-regs, base-ring, base-deep and quarter-ring, launched without overlap."""
+    """GLM, one row: a call of three base variants, quarter-ring and rows_once each, launched without overlap."""
     layer = make_layer(geometry.load(GEOMETRIES[0]), 16, seed=2)
     x, ids, weights, _ = make_inputs(layer, 1, seed=1, first=0)
-    for variant in ("base-regs", "base-ring", "base-deep", "quarter-ring"):
-        ops.MoeRun([layer.packed], 1, 8, variant, dependent=False).layer(0, x, ids, weights, poisoned(x))
+    plain = [(name, {}) for name in ("base-regs", "base-ring", "base-deep", "quarter-ring")]
+    for variant, config in [*plain, ("quarter-ring", {"rows_once": True, "depth": 4})]:
+        ops.MoeRun([layer.packed], 1, 8, variant, dependent=False, **config).layer(0, x, ids, weights, poisoned(x))
         torch.cuda.synchronize()
     return []
 

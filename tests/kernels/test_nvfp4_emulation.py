@@ -94,7 +94,7 @@ MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
 
 
 @pytest.mark.parametrize("name", ["glm-5.3-flash", "qwen3.6-35b-a3b", "cascade2-30b"])
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("regs")])
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("regs") and v != "half-ring"])
 def test_one_block_of_each_kernel_a_multiprocessor(emulated, name, variant) -> None:
     shape = geometry.load(name)
     gated = shape.activation == "swiglu"
@@ -144,32 +144,79 @@ def test_how_rows_are_grouped_changes_no_byte(emulated, item_rows) -> None:
                 emulated.moe(case.packed, *given, variant, item_rows=item_rows)
 
 
-@pytest.mark.parametrize("depth", [3, 4, 5, 6])
-@pytest.mark.parametrize("ahead_kib", [0, 1, 64])
-def test_stages_of_the_quarter_ring_and_what_is_asked_into_l2(emulated, depth, ahead_kib) -> None:
+@pytest.mark.parametrize(("depth", "rows_once"), [(3, False), (4, False), (3, True), (4, True), (5, True)])
+def test_stages_of_the_quarter_ring(emulated, depth, rows_once) -> None:
     for shape in (*SHAPES, ODD):
         case = setup(shape)
         for rows, blocks in ((1, 2), (6, 1), (17, 2)):
             given = inputs(shape, rows)
-            config = {"depth": depth, "blocks": blocks, "order": 2, "ahead_kib": ahead_kib}
-            got = emulated.moe(case.packed, *given, "quarter-ring", **config)[0]
-            assert same_bits(got, case.want(*given)), (shape, rows)
+            for warps in (3, 16):  # 3: an item's last chunk of units has fewer than the block has warps
+                config = {"depth": depth, "blocks": blocks, "order": 2, "rows_once": rows_once, "warps": warps}
+                got = emulated.moe(case.packed, *given, "quarter-ring", **config)[0]
+                assert same_bits(got, case.want(*given)), (shape, rows, warps)
 
 
-@pytest.mark.parametrize("depth", [2, 7])
-def test_a_quarter_ring_of_other_depths_is_refused(emulated, depth) -> None:
-    with pytest.raises(RuntimeError, match="3 to 6 stages"):
-        emulated.moe(setup(GATED).packed, *inputs(GATED, 1), "quarter-ring", depth=depth)
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_of_a_block_in_any_thread_order(emulated, order) -> None:
+    """Blocks of several chunks: of one item, whose rows stay, and of several, whose rows are replaced."""
+    case = setup(CLAMPED)
+    x, ids, weights = inputs(CLAMPED, 11, top_k=3)
+    buffer = torch.full((11, 168), float("nan"), dtype=torch.bfloat16)
+    buffer[:, :128] = x  # beyond k lies what must not be read
+    want = case.want(x, ids, weights)
+    for config in (
+        {"blocks": 1, "warps": 2},
+        {"blocks": 3, "warps": 4},
+        {"blocks": 7},
+        {"item_rows": 2},
+        {"item_rows": 8},
+    ):
+        got = emulated.moe(
+            case.packed, buffer[:, :128], ids, weights, "quarter-ring", order=order, rows_once=True, **config
+        )
+        assert same_bits(got[0], want), config
+
+
+def test_no_expert_at_all_with_rows_once(emulated) -> None:
+    case = setup(GATED)
+    x, ids, weights = inputs(GATED, 2)
+    got = emulated.moe(case.packed, x, ids - 100, weights, "quarter-ring", mask_invalid=True, rows_once=True)[0]
+    assert (got.view(torch.int16) == 0).all()
+
+
+@pytest.mark.parametrize(("depth", "rows_once"), [(2, False), (5, False), (6, False), (7, False), (6, True)])
+def test_a_quarter_ring_of_other_depths_is_refused(emulated, depth, rows_once) -> None:
+    with pytest.raises(RuntimeError, match="3 or 4 stages"):
+        emulated.moe(setup(GATED).packed, *inputs(GATED, 1), "quarter-ring", depth=depth, rows_once=rows_once)
 
 
 def test_a_multiprocessor_has_sixteen_warps_of_one_row_of_glm(emulated) -> None:
     """8 experts of 2048 columns by 8, and of 4096 by 16: 2048 units on 132 multiprocessors, 15.5 each."""
     shape = geometry.load("glm-5.3-flash")
-    sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True, 1)
-    gate_up, down = emulated.choice(*sizes, "quarter-ring")
+    sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True)
+    gate_up, down = emulated.choice(*sizes, 1, "quarter-ring")
     # A stage: 128 inputs of 16 rows, codes and scales, and of x.
-    assert gate_up[:2] == down[:2] == [16, 4]
-    assert gate_up[2] == 16 * 4 * (128 * 16 // 2 + 128 // 16 * 16 + 128 * 2)
+    assert gate_up[:2] == down[:2] == [16, 3]
+    assert gate_up[2] == 16 * 3 * (128 * 16 // 2 + 128 // 16 * 16 + 128 * 2)
+    # With the block's rows once: 1152 B a stage; a row of 4096 or 2048 in bf16 and 32 B; at least a quarter of 227 KiB.
+    for depth in (3, 4, 5):
+        gate_up, down = emulated.choice(*sizes, 1, "quarter-ring", depth=depth, rows_once=True)
+        assert gate_up == [16, depth, max(16 * depth * 1152 + 8192 + 32, 227 * 256)]
+        assert gate_up[2] + down[2] + 2 * RESERVED <= MULTIPROCESSOR
+    # 512 units of qwen's gate-up are 4 a block, not 16: four stages.
+    qwen = geometry.load("qwen3.6-35b-a3b")
+    sizes = (qwen.hidden, qwen.expert_inter, qwen.experts, qwen.top_k, True, 1)
+    assert emulated.choice(*sizes, "quarter-ring")[0][:2] == [4, 4]
+
+
+def test_half_ring_has_two_blocks_a_multiprocessor(emulated) -> None:
+    """GLM, one row: 8 experts of 2048 columns by 16, 1024 units over 264 blocks."""
+    shape = geometry.load("glm-5.3-flash")
+    sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True)
+    assert emulated.choice(*sizes, 1, "half-ring")[0][0] == 4
+    (warps, _, gate_up), (_, _, down) = emulated.choice(*sizes, 16, "half-ring")
+    assert warps == 8
+    assert 2 * (max(gate_up, down) + RESERVED) <= MULTIPROCESSOR
 
 
 @pytest.mark.parametrize("shared_kib", [163, 99])
@@ -298,6 +345,10 @@ FAULTS = [
     ("ring.cuh", "copy_next<true, true>(stages.before, other_at);", "copy_next<true, true>(stages.now, other_at);"),
     ("ring.cuh", "copy16_group_if(lane < kBusyLanes,", "copy16_group_if(true,"),
     ("ring.cuh", "copy16_group_if(left > i % kSlots,", "copy16_group_if(left > 0 && i % kSlots == 0,"),
+    ("row_ring.cuh", "source.fill(before);", "source.fill(now);"),
+    ("row_ring.cuh", "wait_copy_groups<0>();", "wait_copy_groups<1>();"),
+    ("row_ring.cuh", "__syncthreads();  // all warps have done", "__syncwarp();  // all warps have done"),
+    ("row_ring.cuh", "there ? 16 : 0", "16"),
     ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
     ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
     ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
@@ -326,10 +377,11 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
         buffer[:, : shape[0]] = x
         x = buffer[:, : shape[0]]  # beyond k lies what must not be read
         want = case.want(x, ids, weights)
-        for variant in ("base-regs", "base-ring", "half-ring", "half-deep", "quarter-ring"):
-            depth = 3 if variant == "quarter-ring" else 2
+        tried = [(variant, {"depth": 2}) for variant in ("base-regs", "base-ring", "half-ring", "half-deep")]
+        tried += [("quarter-ring", {"depth": 3, "rows_once": rows_once}) for rows_once in (False, True)]
+        for variant, config in tried:
             try:
-                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=depth)[0]
+                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, **config)[0]
             except RuntimeError:
                 wrong = True
                 continue

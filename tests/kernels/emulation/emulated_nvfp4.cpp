@@ -37,7 +37,7 @@ static nvfp4::Matrix view_nvfp4(const EmulatedNvfp4Matrix& from) {
 }
 
 // n: tokens, top_k, experts, gated, mask_invalid, x_stride, id strides, weight strides, schedule, pipeline, warps, depth,
-// item_rows, blocks, expert output bf16, shared bytes, order, which, x's element stride, KiB ahead.
+// item_rows, blocks, expert output bf16, shared bytes, order, which, x's element stride, rows once.
 static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n) {
   nvfp4::MoeCall call = {};
   call.gate_up = view_nvfp4(*gate_up);
@@ -76,6 +76,8 @@ void emulated_nvfp4_choice(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvf
   nvfp4::MoeConfig config;
   config.schedule = static_cast<int>(n[10]);
   config.pipeline = static_cast<int>(n[11]);
+  config.depth = static_cast<int>(n[13]);
+  config.rows_once = n[21] != 0;
   for (int i = 0; i < 2; ++i) {
     const nvfp4::Chosen chosen = nvfp4::choose(call, config, nvfp4::DeviceLimits(), i == 1);
     out[3 * i] = chosen.warps;
@@ -107,7 +109,7 @@ int emulated_nvfp4(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix
     config.warps = static_cast<int>(n[12]);
     config.depth = static_cast<int>(n[13]);
     config.blocks = static_cast<int>(n[15]);
-    config.ahead_kib = static_cast<int>(n[21]);
+    config.rows_once = n[21] != 0;
     nvfp4::DeviceLimits limits;
     limits.shared_bytes = static_cast<size_t>(n[17]);
     machine.order = static_cast<emulation::Order>(n[18]);

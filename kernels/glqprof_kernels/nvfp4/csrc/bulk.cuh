@@ -2,7 +2,7 @@
 // some slots (k 64): codes and scales of an atom are one piece, inputs one a row. A barrier a stage says when all have arrived.
 #pragma once
 
-#include "ring.cuh"
+#include "row_ring.cuh"
 
 namespace nvfp4 {
 

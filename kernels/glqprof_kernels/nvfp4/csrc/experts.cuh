@@ -94,7 +94,7 @@ struct Starters {
   };
   Sizes swiglu, relu2, down;
   int max_warps;
-  int deepest_ring;  // stages of a ring that may be asked for: 3 to this; 0: it has Ring::kDepth
+  bool quarter;
 };
 
 template <class S, class E>
@@ -110,7 +110,7 @@ Starters starters();
   template <>                                                                                                \
   Starters starters<S, P>() {                                                                                \
     return {sizes_of<S, Swiglu>(start_gate_up<S, P, Swiglu>), sizes_of<S, Relu2>(start_gate_up<S, P, Relu2>),     \
-            sizes_of<S, Down>(start_down<S, P>), threads_of<S, P>() / 32, S::kStageSlots > 1 ? kDeepestRing : 0}; \
+            sizes_of<S, Down>(start_down<S, P>), threads_of<S, P>() / 32, S::kStageSlots > 1};                    \
   }
 
 }  // namespace nvfp4

@@ -216,7 +216,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("shared_kib", &nvfp4::MoeConfig::shared_kib)
       .def_readwrite("item_rows", &nvfp4::MoeConfig::item_rows)
       .def_readwrite("blocks", &nvfp4::MoeConfig::blocks)
-      .def_readwrite("ahead_kib", &nvfp4::MoeConfig::ahead_kib)
+      .def_readwrite("rows_once", &nvfp4::MoeConfig::rows_once)
       .def_readwrite("dependent", &nvfp4::MoeConfig::dependent);
   pybind11::class_<MatrixTensors>(m, "Matrix")
       .def(pybind11::init([](Tensor tiles, Tensor scale, int64_t columns, int64_t inputs) {

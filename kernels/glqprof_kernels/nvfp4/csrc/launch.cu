@@ -50,8 +50,20 @@ constexpr int kDepths[] = {16, 12, 8, 6, 4};
 constexpr int kDeepest = 16;
 constexpr size_t kInFlight = 32 * 1024;  // weights that a block should have asked for
 
+// Half-ring: two, since eight warps of it have too little on the way.
 int blocks_of(const MoeConfig& config, const DeviceLimits& limits) {
-  return config.blocks > 0 ? config.blocks : limits.multiprocessors;
+  if (config.blocks > 0) return config.blocks;
+  return limits.multiprocessors * (config.schedule == kHalf && config.pipeline == kRing ? 2 : 1);
+}
+
+// Stages of a quarter ring. Three where a block is full of warps, four where it has fewer (measured: docs/kernels/nvfp4.md).
+int quarter_depth(const MoeConfig& config, int warps, int max_warps) {
+  const int d = config.depth;
+  if (d == 0) return warps == max_warps ? 3 : Ring::kDepth;
+  if (d != 3 && d != 4 && !(config.rows_once && d == 5)) {
+    throw std::invalid_argument("a ring of this unit has 3 or 4 stages, with rows_once also 5");
+  }
+  return d;
 }
 
 // Shared memory of gate-up's block and of down's where both are to be on every multiprocessor, one of each: down asks for more
@@ -77,7 +89,7 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
   int warps = static_cast<int>(std::min<int64_t>((units + blocks - 1) / blocks, kernels.max_warps));
   if (config.warps > 0) warps = std::min(warps, config.warps);
   warps = std::max(warps, 1);
-  if (config.pipeline == kRegs) return {warps, 0, 0};
+  if (config.pipeline == kRegs) return {warps, 0, 0, false};
   const bool bulk = config.pipeline == kDeep && NVFP4_BULK && limits.capability >= 90;
   const size_t stage = bulk ? bulk_stage_bytes(sizes.atoms, call.item_rows) : sizes.stage_bytes(call.item_rows);
   const size_t stage_weights = bulk ? kBulkAtoms * kSlotBytes : sizes.stage_weights;
@@ -85,13 +97,16 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
   const Shares share = shares(limits);
   const size_t own_share = down ? share.down : share.gate_up_most;
   int depth = Ring::kDepth;
-  if (config.pipeline == kRing && kernels.deepest_ring > 0) {
-    if (config.depth != 0) {
-      depth = config.depth;
-    } else if (warps * warp_bytes(depth) > own_share && warps * warp_bytes(depth - 1) <= own_share) {
-      --depth;
+  const bool placed = config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors;
+  const size_t least = placed ? (down ? share.down : share.gate_up_least) : 0;
+  if (config.pipeline == kRing && kernels.quarter) {
+    depth = quarter_depth(config, warps, kernels.max_warps);
+    if (config.rows_once) {
+      const size_t bytes = static_cast<size_t>(warps) * depth * kRowStageBytes + call.item_rows * row_pitch(m.slots);
+      if (bytes <= own_share) return {warps, depth, static_cast<int>(std::max(bytes, least)), true};
+      if (depth == 5) depth = Ring::kDepth;
     }
-    if (depth < 3 || depth > kernels.deepest_ring) throw std::invalid_argument("a ring of this unit has 3 to 6 stages");
+    if (config.depth == 0 && warps * warp_bytes(depth) > own_share && warps * warp_bytes(3) <= own_share) depth = 3;
   }
   if (config.pipeline == kDeep) {
     depth = config.depth;
@@ -111,18 +126,14 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
           config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024) : own_share;
       while (bulk && warps > 8 && warps * warp_bytes(2) > budget) --warps;
       depth = deepest(budget);
-      const bool enough = kernels.deepest_ring > 0 || depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
+      const bool enough = kernels.quarter || depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
       if (!enough && config.shared_kib == 0) depth = deepest(limits.shared_bytes);
     }
   }
   const size_t fitting = limits.shared_bytes / warp_bytes(depth);
   if (fitting == 0) throw std::invalid_argument("a thread block's shared memory does not hold this ring");
   warps = std::min(warps, static_cast<int>(fitting));
-  size_t bytes = warps * warp_bytes(depth);
-  if (config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors) {
-    bytes = std::max(bytes, down ? share.down : share.gate_up_least);
-  }
-  return {warps, depth, static_cast<int>(bytes)};
+  return {warps, depth, static_cast<int>(std::max(warps * warp_bytes(depth), least)), false};
 }
 
 }  // namespace
@@ -151,7 +162,7 @@ void launch_moe(const MoeCall& call, const MoeConfig& config, const DeviceLimits
     plan.shared_bytes = static_cast<size_t>(chosen.shared_bytes);
     plan.depth = chosen.depth;
     MoeCall given = call;
-    given.ahead_bytes = plan.dependent ? config.ahead_kib * 1024 : 0;
+    given.rows_once = chosen.rows_once;
     (phase == 1 ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2).start(given, plan, stream);
   }
   if (which & 8) {

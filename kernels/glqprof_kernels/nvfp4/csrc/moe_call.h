@@ -65,7 +65,7 @@ struct MoeCall {
   uint16_t* h;    // [tokens * top_k, inter] bf16, rows in the plan's order
   int item_rows;  // rows of an item at most: 1, 2, 4, 8 or 16
   int item_capacity;
-  int ahead_bytes;  // MoeConfig::ahead_kib
+  bool rows_once;  // MoeConfig::rows_once, where it fits
 };
 
 inline int64_t max_items(int64_t slots, int64_t experts, int item_rows) {
@@ -120,11 +120,12 @@ struct MoeConfig {
   int schedule = kBase;
   int pipeline = kRing;
   int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half-regs: 12, quarter: 16)
-  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16) or quarter-ring (3 to 6); 0: chosen
+  // Stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16) or quarter-ring (3, 4; rows_once: 3 to 5); 0: chosen.
+  int depth = 0;
   int shared_kib = 0;    // what ring-deep's stages may take of a block's; 0: gate-up's and down's share (launch.cu)
   int item_rows = 0;     // 1, 2, 4, 8 or 16; 0: by the tokens
-  int blocks = 0;        // thread blocks; 0: one a multiprocessor
-  int ahead_kib = 0;     // of its first unit that a warp of a down ring asks into L2 while gate-up runs, beyond its stages
+  int blocks = 0;        // thread blocks; 0: one a multiprocessor (half-ring: two)
+  bool rows_once = false;  // quarter-ring: a block holds its rows of inputs once, its warps' stages only weights
   bool dependent = true;  // programmatic dependent launch
 };
 

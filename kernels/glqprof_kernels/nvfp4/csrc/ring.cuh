@@ -13,7 +13,6 @@ struct RingOf {
   static constexpr bool kPrefetches = true;
 };
 using Ring = RingOf<4>;
-constexpr int kDeepestRing = 6;  // of quarter
 struct Deep {
   static constexpr int kDepth = 0;  // chosen at the launch
   static constexpr bool kPrefetches = true;
@@ -183,17 +182,6 @@ struct Source {
       copy_own<CODES, REST>(stage, at);
     }
   }
-
-  // What follows of the unit is asked into L2, up to `bytes` of its weights.
-  __device__ __forceinline__ void look_ahead(int bytes) const {
-    if (threadIdx.x % 32 == 0 && left > 0) {
-      const int most = min(bytes / F::kAtoms / kSlotBytes, left) * kSlotBytes;
-#pragma unroll
-      for (int atom = 0; atom < F::kAtoms; ++atom) {
-        if (most > 0) prefetch_l2(codes + atom * stream, most);
-      }
-    }
-  }
 };
 
 template <int DEPTH>
@@ -343,7 +331,6 @@ __device__ __forceinline__ void run_units_ring(const MoeCall& call, int depth_gi
       ahead.template copy_next<true, false>(stages.begin + i * stages.bytes, source.other_at());
       end_copy_group();
     }
-    if (call.ahead_bytes > 0) ahead.look_ahead(call.ahead_bytes);
     glq::wait_for_previous_kernel();
 #pragma unroll 1
     for (int i = 0; i < depth - 1; ++i) {
@@ -391,20 +378,6 @@ __device__ __forceinline__ void run_units_ring(const MoeCall& call, int depth_gi
     }
   }
   wait_copy_groups<0>();
-}
-
-template <class S, class E>
-__device__ __forceinline__ void run_units(const MoeCall& call, int depth, Ring) {
-  if constexpr (S::kStageSlots > 1) {
-    switch (depth) {
-      case 3: return run_units_ring<S, E, RingOf<3>>(call, depth);
-      case 5: return run_units_ring<S, E, RingOf<5>>(call, depth);
-      case 6: return run_units_ring<S, E, RingOf<6>>(call, depth);
-      default: return run_units_ring<S, E, Ring>(call, depth);
-    }
-  } else {
-    run_units_ring<S, E, Ring>(call, depth);
-  }
 }
 
 #if !NVFP4_BULK
