@@ -18,7 +18,7 @@ SCHEDULES = {"base": 0, "waves": 1, "half": 2, "quarter": 3}
 PIPELINES = {"regs": 0, "ring": 1, "deep": 2}
 VARIANTS = tuple(f"{schedule}-{pipeline}" for schedule in SCHEDULES for pipeline in PIPELINES)
 """All of the same bytes on one architecture."""
-DEFAULT_VARIANT = "base-ring"
+DEFAULT_VARIANT = "quarter-ring"
 CONFIG = {"warps": 0, "depth": 0, "shared_kib": 0, "item_rows": 0, "blocks": 0, "rows_once": False, "dependent": True}
 """The extension's Config, by field (csrc/moe_call.h); the variant sets the rest."""
 PLAN, GATE_UP, DOWN, COMBINE = 1, 2, 4, 8
