@@ -347,8 +347,8 @@ FAULTS = [
     ("ring.cuh", "copy16_group_if(left > i % kSlots,", "copy16_group_if(left > 0 && i % kSlots == 0,"),
     ("row_ring.cuh", "source.fill(before);", "source.fill(now);"),
     ("row_ring.cuh", "wait_copy_groups<0>();", "wait_copy_groups<1>();"),
-    ("row_ring.cuh", "__syncthreads();  // all warps have done", "__syncwarp();  // all warps have done"),
-    ("row_ring.cuh", "there ? 16 : 0", "16"),
+    ("row_ring.cuh", "} else if (item != held) {", "} else if (held < 0) {"),
+    ("row_ring.cuh", "(there ? piece : 0)) * 8, there ? 16 : 0", "piece) * 8, 16"),
     ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
     ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
     ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
@@ -369,7 +369,7 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
     (csrc / name).write_text(source.replace(old, new))
     broken = build(tmp_path, csrc, "-O1")
     wrong = False
-    for shape in (GATED, CLAMPED):
+    for shape in (GATED, CLAMPED, ODD):
         case = setup(shape)
         x, ids, weights = inputs(shape, 6, hot=2)
         weights[2, 0] = 0.0
