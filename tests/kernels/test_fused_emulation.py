@@ -19,6 +19,7 @@ GATED = Geometry("gated", 88, 40, 3, 2, 1, "swiglu", 10.0)
 WIDE = Geometry("wide", 136, 552, 4, 3, 1, "swiglu", 0.0)  # several unit batches and slots a block
 ORDERS = (0, 1, 2)
 
+
 def setup(shape: Geometry, stages: int, split_blocks: int = 64):
     layer = factory.layer(shape, stages, "cpu", stages=stages, split_blocks=split_blocks)
     workload = MoeWorkload(shape.name, 1, "cpu", [layer], shape, layer.overflow)

@@ -3,19 +3,22 @@
 // The threads of a block run one after the other up to their next barrier, in ascending, descending or shuffled order; a
 // thread goes on when all threads of its warp, or of its block, that still run have reached that barrier. A missing barrier
 // therefore shows as bytes that depend on the order. Shuffles and tensor-core products are exchanges between two barriers of
-// a warp. No timing, no memory model, no textures; one block at a time, so no block may wait for another.
+// a warp. No timing, no memory model, no textures; one block at a time, so no block may wait for another. The blocks of a
+// cluster run together, each with a part of the shared memory.
 #pragma once
 
 #include <csetjmp>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -62,18 +65,20 @@ enum Order : int { kAscending = 0, kDescending = 1, kShuffled = 2 };
 
 // Entered once through ucontext, which gives it a stack; switched by setjmp after that, which makes no system call.
 struct Fiber {
-  std::vector<char> stack;
+  std::unique_ptr<char[]> stack;  // its pages come as they are touched
   jmp_buf at;
   bool entered = false;
 };
 
 // What a thread waits for.
-enum class Wait : char { kNothing, kWarp, kBlock };
+enum class Wait : char { kNothing, kWarp, kBlock, kCluster };
 
 struct Machine {
   dim3 grid, block;
   unsigned int block_index[3] = {0, 0, 0};
   unsigned int thread_index = 0;
+  unsigned int cluster = 1;  // blocks along x that run together
+  unsigned int fiber = 0;    // of this thread: (block of the cluster, thread_index)
   Order order = kAscending;
   uint64_t random_state = 1;
   std::vector<std::string> launches;
@@ -82,7 +87,7 @@ struct Machine {
   std::vector<Fiber> fibers;
   std::vector<char> done;
   std::vector<Wait> waits;
-  uint32_t exchange[32][32][8];  // of a warp's lanes
+  std::vector<std::array<uint32_t[8], 32>> exchange;  // of a warp's lanes
   std::function<void()> body;
   std::string failure;  // of a thread: an exception does not leave a fiber
 };
@@ -94,7 +99,7 @@ inline Machine& machine() {
 
 inline void to_scheduler() {
   Machine& m = machine();
-  if (_setjmp(m.fibers[m.thread_index].at) == 0) _longjmp(m.scheduler, 1);
+  if (_setjmp(m.fibers[m.fiber].at) == 0) _longjmp(m.scheduler, 1);
 }
 
 // A fiber runs one thread of a block to its end, then waits to be the same thread of another block.
@@ -102,18 +107,18 @@ inline void fiber_main() {
   for (;;) {
     Machine& m = machine();
     m.body();
-    m.done[m.thread_index] = 1;
+    m.done[m.fiber] = 1;
     to_scheduler();
   }
 }
 
 inline void barrier(Wait what) {
   Machine& m = machine();
-  m.waits[m.thread_index] = what;
+  m.waits[m.fiber] = what;
   to_scheduler();
 }
 
-// Lets go on whoever waits for a group that has arrived in full; false when nobody can.
+// Lets go on whoever waits for a group that has arrived in full; false when nobody can. `threads`: of a block.
 inline bool release(unsigned int threads) {
   Machine& m = machine();
   bool any = false;
@@ -126,59 +131,69 @@ inline bool release(unsigned int threads) {
       any = true;
     }
   };
-  for (unsigned int warp = 0; warp < threads; warp += 32) group(warp, std::min(warp + 32, threads), Wait::kWarp);
-  group(0, threads, Wait::kBlock);
+  for (unsigned int block = 0; block < m.cluster * threads; block += threads) {
+    const unsigned int end = block + threads;
+    for (unsigned int warp = block; warp < end; warp += 32) group(warp, std::min(warp + 32, end), Wait::kWarp);
+    group(block, end, Wait::kBlock);
+  }
+  if (m.cluster > 1) group(0, m.cluster * threads, Wait::kCluster);
   return any;
 }
 
-inline void resume(unsigned int thread) {
+inline void resume(unsigned int index, unsigned int threads) {
   Machine& m = machine();
-  m.thread_index = thread;
-  Fiber& fiber = m.fibers[thread];
+  m.fiber = index;
+  m.thread_index = index % threads;
+  m.block_index[0] = m.block_index[0] / m.cluster * m.cluster + index / threads;
+  Fiber& fiber = m.fibers[index];
   if (_setjmp(m.scheduler) != 0) return;
   if (fiber.entered) _longjmp(fiber.at, 1);
   fiber.entered = true;
-  fiber.stack.resize(kStackBytes);
+  fiber.stack.reset(new char[kStackBytes]);
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack.data();
+  context.uc_stack.ss_sp = fiber.stack.get();
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, fiber_main, 0);
   setcontext(&context);
 }
 
+// Runs the cluster of blocks, or the block alone, that block_index is of; `threads`: of a block.
 inline void run_block(unsigned int threads) {
   Machine& m = machine();
+  const unsigned int fibers = m.cluster * threads;
   // What a previous block left in shared memory must not help this one: fill it with a signalling pattern.
   std::memset(m.shared, 0xA5, sizeof(m.shared));
-  if (m.fibers.size() < threads) m.fibers.resize(threads);
-  m.done.assign(threads, 0);
-  m.waits.assign(threads, Wait::kNothing);
-  std::vector<unsigned int> sequence(threads);
-  for (unsigned int t = 0; t < threads; ++t) sequence[t] = m.order == kDescending ? threads - 1 - t : t;
-  unsigned int remaining = threads;
+  if (m.fibers.size() < fibers) m.fibers.resize(fibers);
+  if (m.exchange.size() < (fibers + 31) / 32) m.exchange.resize((fibers + 31) / 32);
+  m.done.assign(fibers, 0);
+  m.waits.assign(fibers, Wait::kNothing);
+  std::vector<unsigned int> sequence(fibers);
+  for (unsigned int t = 0; t < fibers; ++t) sequence[t] = m.order == kDescending ? fibers - 1 - t : t;
+  unsigned int remaining = fibers;
   while (remaining > 0) {
     if (m.order == kShuffled) {
-      for (unsigned int i = threads; i > 1; --i) {
+      for (unsigned int i = fibers; i > 1; --i) {
         m.random_state = m.random_state * 6364136223846793005ull + 1442695040888963407ull;
         std::swap(sequence[i - 1], sequence[(m.random_state >> 33) % i]);
       }
     }
     for (unsigned int t : sequence) {
       if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
-      resume(t);
+      resume(t, threads);
       if (m.done[t]) --remaining;
     }
     if (remaining > 0 && !release(threads)) throw std::runtime_error("the threads of a block wait at different barriers");
   }
 }
 
-inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> body) {
+inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> body,
+                   unsigned int cluster = 1) {
   Machine& m = machine();
   const unsigned int threads = block.x * block.y * block.z;
-  if (threads == 0 || threads > 1024 || block.y != 1 || block.z != 1 || shared_bytes > kSharedBytes || grid.x == 0 ||
-      grid.y == 0 || grid.z == 0 || grid.y > 65535) {
+  if (threads == 0 || threads > 1024 || block.y != 1 || block.z != 1 || shared_bytes > kSharedBytes / cluster ||
+      grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.x % cluster != 0 || (cluster > 1 && threads % 32 != 0)) {
     throw std::runtime_error(std::string("invalid launch configuration of ") + name);
   }
   m.launches.emplace_back(name);
@@ -186,9 +201,10 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
   m.grid = grid;
   m.block = block;
   m.body = std::move(body);
+  m.cluster = cluster;
   for (unsigned int z = 0; z < grid.z; ++z) {
     for (unsigned int y = 0; y < grid.y; ++y) {
-      for (unsigned int x = 0; x < grid.x; ++x) {
+      for (unsigned int x = 0; x < grid.x; x += cluster) {
         m.block_index[0] = x;
         m.block_index[1] = y;
         m.block_index[2] = z;
@@ -198,6 +214,13 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
   }
   if (!m.failure.empty()) throw std::runtime_error(m.failure);
 }
+
+// The shared memory of a block of the cluster: its own part by default.
+inline unsigned char* shared_memory(unsigned int rank) {
+  Machine& m = machine();
+  return m.shared + rank * (kSharedBytes / m.cluster / 256 * 256);
+}
+inline unsigned char* shared_memory() { return shared_memory(machine().block_index[0] % machine().cluster); }
 
 // What threadIdx, blockIdx, blockDim and gridDim read.
 struct Index {
@@ -234,7 +257,7 @@ namespace emulation {
 template <typename Read>
 inline auto exchanged(std::initializer_list<uint32_t> words, Read read) {
   Machine& m = machine();
-  auto& lanes = m.exchange[m.thread_index / 32];
+  auto& lanes = m.exchange[m.fiber / 32];
   std::copy(words.begin(), words.end(), lanes[m.thread_index % 32]);
   barrier(Wait::kWarp);
   auto result = read(lanes);
@@ -329,7 +352,7 @@ inline unsigned long long atomicAdd(unsigned long long* address, unsigned long l
   return old;
 }
 
-#define GLQ_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::machine().shared)
+#define GLQ_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::shared_memory())
 #define GLQ_UNWRAP(...) __VA_ARGS__
 #define GLQ_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   ((void)(stream), emulation::launch(#kernel, grid, block, shared_bytes, [&] { GLQ_UNWRAP kernel(__VA_ARGS__); }))
