@@ -293,8 +293,10 @@ def sanitize(clock: Clock, quick: bool) -> list[str]:
             x, ids, weights, _ = make_inputs(layer, rows, seed=rows)
             ids[0, 0] = -1
             exact = reference.moe(made, x, ids, weights)
-            once = [("quarter-ring", {"rows_once": True, "depth": d}) for d in (3, 4, 5)]
-            for variant, config in [*((name, {}) for name in ops.VARIANTS), *once]:
+            rings = [
+                ("quarter-ring", {"rows_once": once, "depth": d}) for once, d in ((True, 3), (True, 5), (False, 3))
+            ]
+            for variant, config in [*((name, {}) for name in ops.VARIANTS), *rings]:
                 out = poisoned(x)
                 ops.MoeRun([layer.packed], 20, 3, variant, **config).layer(0, x, ids, weights, out, mask_invalid=True)
                 torch.cuda.synchronize()
@@ -306,11 +308,11 @@ def sanitize(clock: Clock, quick: bool) -> list[str]:
 
 
 def ncu(clock: Clock, quick: bool) -> list[str]:
-    """GLM, one row: a call of three base variants, quarter-ring and rows_once each, launched without overlap."""
+    """GLM, one row: a call of three base variants and quarter-ring, rows once and a warp, without overlap."""
     layer = make_layer(geometry.load(GEOMETRIES[0]), 16, seed=2)
     x, ids, weights, _ = make_inputs(layer, 1, seed=1, first=0)
     plain = [(name, {}) for name in ("base-regs", "base-ring", "base-deep", "quarter-ring")]
-    for variant, config in [*plain, ("quarter-ring", {"rows_once": True, "depth": 4})]:
+    for variant, config in [*plain, ("quarter-ring", {"rows_once": False})]:
         ops.MoeRun([layer.packed], 1, 8, variant, dependent=False, **config).layer(0, x, ids, weights, poisoned(x))
         torch.cuda.synchronize()
     return []

@@ -43,7 +43,7 @@ class EmulatedNvfp4:
         ``config``: warps, depth, item_rows, blocks, shared_bytes, order, rows_once.
         """
         c = {"warps": 0, "depth": 0, "item_rows": 0, "blocks": 2, "shared_bytes": 227 * 1024, "order": 0}
-        c |= {"rows_once": False, **config}
+        c |= {"rows_once": True, **config}
         schedule, pipeline = split_variant(variant)
         gate_up, down = self._matrix(packed.gate_up), self._matrix(packed.down)
         narrow = experts_as == torch.bfloat16
@@ -81,7 +81,7 @@ class EmulatedNvfp4:
         plan = read_plan(workspace[plan_at.value :], ids.shape[1])
         return out, plan, self.library.emulated_nvfp4_launches().decode().splitlines()
 
-    def choice(self, hidden, inter, experts, top_k, gated, tokens, variant, depth=0, rows_once=False) -> list:
+    def choice(self, hidden, inter, experts, top_k, gated, tokens, variant, depth=0, rows_once=True) -> list:
         """[warps, stages, shared-memory bytes] of gate-up and of down on an H200."""
         schedule, pipeline = split_variant(variant)
         numbers = [tokens, top_k, experts, int(gated), 0, hidden, top_k, 1, top_k, 1, SCHEDULES[schedule]]

@@ -171,16 +171,14 @@ def test_rows_of_a_block_in_any_thread_order(emulated, order) -> None:
         {"item_rows": 2},
         {"item_rows": 8},
     ):
-        got = emulated.moe(
-            case.packed, buffer[:, :128], ids, weights, "quarter-ring", order=order, rows_once=True, **config
-        )
+        got = emulated.moe(case.packed, buffer[:, :128], ids, weights, "quarter-ring", order=order, **config)
         assert same_bits(got[0], want), config
 
 
 def test_no_expert_at_all_with_rows_once(emulated) -> None:
     case = setup(GATED)
     x, ids, weights = inputs(GATED, 2)
-    got = emulated.moe(case.packed, x, ids - 100, weights, "quarter-ring", mask_invalid=True, rows_once=True)[0]
+    got = emulated.moe(case.packed, x, ids - 100, weights, "quarter-ring", mask_invalid=True)[0]
     assert (got.view(torch.int16) == 0).all()
 
 
@@ -194,15 +192,22 @@ def test_a_multiprocessor_has_sixteen_warps_of_one_row_of_glm(emulated) -> None:
     """8 experts of 2048 columns by 8, and of 4096 by 16: 2048 units on 132 multiprocessors, 15.5 each."""
     shape = geometry.load("glm-5.3-flash")
     sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True)
-    gate_up, down = emulated.choice(*sizes, 1, "quarter-ring")
-    # A stage: 128 inputs of 16 rows, codes and scales, and of x.
-    assert gate_up[:2] == down[:2] == [16, 3]
-    assert gate_up[2] == 16 * 3 * (128 * 16 // 2 + 128 // 16 * 16 + 128 * 2)
-    # With the block's rows once: 1152 B a stage; a row of 4096 or 2048 in bf16 and 32 B; at least a quarter of 227 KiB.
-    for depth in (3, 4, 5):
-        gate_up, down = emulated.choice(*sizes, 1, "quarter-ring", depth=depth, rows_once=True)
-        assert gate_up == [16, depth, max(16 * depth * 1152 + 8192 + 32, 227 * 256)]
+    # A stage: 128 inputs of 16 rows, codes, scales; a row of 4096 in bf16 and 32 B; at least a quarter of 227 KiB.
+    for depth in (0, 3, 4, 5):
+        gate_up, down = emulated.choice(*sizes, 1, "quarter-ring", depth=depth)
+        stages = depth or 3
+        stage = 128 * 16 // 2 + 128 // 16 * 16
+        assert gate_up == [16, stages, max(16 * stages * stage + 8192 + 32, 227 * 256)]
+        assert down[:2] == [16, stages]
         assert gate_up[2] + down[2] + 2 * RESERVED <= MULTIPROCESSOR
+    # Inputs in the stages, 128 of x each.
+    gate_up, down = emulated.choice(*sizes, 1, "quarter-ring", rows_once=False)
+    assert gate_up[:2] == down[:2] == [16, 3]
+    assert gate_up[2] == 16 * 3 * (stage + 128 * 2)
+    # Eight rows of 8224 B do not fit gate-up's share beside the stages: its stages hold them then. Down's do.
+    gate_up, down = emulated.choice(*sizes, 300, "quarter-ring")
+    assert gate_up == emulated.choice(*sizes, 300, "quarter-ring", rows_once=False)[0]
+    assert down == [16, 3, max(16 * 3 * stage + 8 * (4096 + 32), (227 * 1024 - 2048) // 2 + 2048)]
     # 512 units of qwen's gate-up are 4 a block, not 16: four stages.
     qwen = geometry.load("qwen3.6-35b-a3b")
     sizes = (qwen.hidden, qwen.expert_inter, qwen.experts, qwen.top_k, True, 1)

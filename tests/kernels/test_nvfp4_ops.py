@@ -33,6 +33,11 @@ def test_twelve_variants() -> None:
     }
 
 
+def test_the_default_follows_the_rows() -> None:
+    """Items of 8 rows up to 16 tokens, where they were timed; of 16 above."""
+    assert [ops.default_variant(rows) for rows in (1, 16, 17, 512)] == ["quarter-ring"] * 2 + ["base-ring"] * 2
+
+
 def test_the_cpu_operator_is_the_exact_implementation(case) -> None:
     layer, packed = case
     x, ids, weights = inputs()

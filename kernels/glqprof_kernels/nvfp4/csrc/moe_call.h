@@ -120,12 +120,12 @@ struct MoeConfig {
   int schedule = kBase;
   int pipeline = kRing;
   int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half-regs: 12, quarter: 16)
-  // Stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16) or quarter-ring (3, 4; rows_once: 3 to 5); 0: chosen.
+  // Stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16) or quarter-ring (3, 4; rows once: 3 to 5); 0: chosen.
   int depth = 0;
   int shared_kib = 0;    // what ring-deep's stages may take of a block's; 0: gate-up's and down's share (launch.cu)
   int item_rows = 0;     // 1, 2, 4, 8 or 16; 0: by the tokens
   int blocks = 0;        // thread blocks; 0: one a multiprocessor (half-ring: two)
-  bool rows_once = false;  // quarter-ring: a block holds its rows of inputs once, its warps' stages only weights
+  bool rows_once = true;  // quarter-ring: a block holds its rows of inputs once, where they fit; its warps' stages only weights
   bool dependent = true;  // programmatic dependent launch
 };
 
