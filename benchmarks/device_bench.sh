@@ -67,11 +67,11 @@ nvfp4() { python3 kernels/tools/device_nvfp4.py --out "$out" check time streams;
 
 nvfp4_bench() {
   python3 -m glqprof bench nvfp4-moe --geometry glm-5.3-flash --layers 2 --rows "${GLQPROF_NVFP4_ROWS:-1}" \
-    --variants base-regs,base-ring,base-deep,half-regs,half-ring,half-deep,bf16 --format json \
+    --variants base-regs,base-ring,half-ring,quarter-regs,quarter-ring,bf16 --format json \
     > "$out/bench-nvfp4-moe.json" || [ $? -eq 1 ]
 }
 
-nvfp4_ncu() { # base-regs, base-ring and base-deep, without overlap: gate-up and down of each
+nvfp4_ncu() { # base-regs, base-ring, base-deep and quarter-ring, without overlap: gate-up and down of each
   ncu --clock-control none -k 'regex:nvfp4_(gate_up|down)' --section SpeedOfLight --section LaunchStats \
     --section Occupancy --section WarpStateStats --section SchedulerStats --section MemoryWorkloadAnalysis \
     --section MemoryWorkloadAnalysis_Tables --section ComputeWorkloadAnalysis --section InstructionStats \

@@ -1,4 +1,4 @@
-"""The NVFP4 CUDA source, run on the CPU as fibers: the exact implementation's bytes from all nine variants."""
+"""The NVFP4 CUDA source, run on the CPU as fibers: the exact implementation's bytes from all twelve variants."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from glqprof_kernels.nvfp4 import factory, routing, tiles
 from glqprof_kernels.nvfp4.exact import moe as exact
 from glqprof_kernels.nvfp4.exact.product import host_layer, linear
 from glqprof_kernels.nvfp4.extension import CSRC, SHARED
-from glqprof_kernels.nvfp4.ops import VARIANTS
+from glqprof_kernels.nvfp4.ops import SCHEDULES, VARIANTS
 
 ORDERS = (0, 1, 2)
 GATED = (96, 64, 4, "swiglu", 0.0)  # k of gate-up ends in half a slot
 CLAMPED = (128, 160, 3, "swiglu", 0.5)  # k of down does
 PLAIN = (64, 96, 5, "relu2", 0.0)
+ODD = (64, 448, 2, "swiglu", 0.0)  # down: 7 slots; the last stage of two has one, and a ring of three has come around
 SHAPES = [GATED, CLAMPED, PLAIN]
 
 
@@ -93,20 +94,21 @@ MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
 
 
 @pytest.mark.parametrize("name", ["glm-5.3-flash", "qwen3.6-35b-a3b", "cascade2-30b"])
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("regs")])
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.endswith("regs") and v != "half-ring"])
 def test_one_block_of_each_kernel_a_multiprocessor(emulated, name, variant) -> None:
     shape = geometry.load(name)
     gated = shape.activation == "swiglu"
     for rows in (1, 2, 4):
         sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, gated, rows)
         (warps, _, gate_up), (down_warps, _, down) = emulated.choice(*sizes, variant)
-        assert max(warps, down_warps) <= 8  # 128 registers a thread: two such blocks are 65536
+        # 128 registers a thread, 64 of quarter's: two such blocks are 65536.
+        assert max(warps, down_warps) <= (16 if variant.startswith("quarter") else 8)
         assert gate_up + down + 2 * RESERVED <= MULTIPROCESSOR, rows
         assert 2 * (down + RESERVED) > MULTIPROCESSOR, rows
         assert down + 2 * gate_up + 3 * RESERVED > MULTIPROCESSOR, rows
 
 
-@pytest.mark.parametrize("schedule", ["base", "waves", "half"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("depth", [2, 3, 4, 6, 16])
 def test_every_depth(emulated, schedule, depth) -> None:
     for shape in (GATED, PLAIN):
@@ -117,7 +119,7 @@ def test_every_depth(emulated, schedule, depth) -> None:
             assert same_bits(got, case.want(*given)), (shape, rows)
 
 
-@pytest.mark.parametrize("schedule", ["base", "waves", "half"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ring_deep_without_the_bulk_copy_engine(below_sm_90, schedule) -> None:
     for shape in SHAPES:
         case = setup(shape)
@@ -134,6 +136,92 @@ def test_how_rows_are_grouped_changes_no_byte(emulated, item_rows) -> None:
     given = inputs(GATED, 19, hot=2)
     for variant in ("base-ring", "waves-regs", "half-deep"):
         assert same_bits(emulated.moe(case.packed, *given, variant, item_rows=item_rows)[0], case.want(*given))
+    for variant in ("quarter-regs", "quarter-ring", "quarter-deep"):
+        if item_rows <= 8:
+            assert same_bits(emulated.moe(case.packed, *given, variant, item_rows=item_rows)[0], case.want(*given))
+        else:
+            with pytest.raises(RuntimeError, match="items of 8 rows at most"):
+                emulated.moe(case.packed, *given, variant, item_rows=item_rows)
+
+
+@pytest.mark.parametrize(("depth", "rows_once"), [(3, False), (4, False), (3, True), (4, True), (5, True)])
+def test_stages_of_the_quarter_ring(emulated, depth, rows_once) -> None:
+    for shape in (*SHAPES, ODD):
+        case = setup(shape)
+        for rows, blocks in ((1, 2), (6, 1), (17, 2)):
+            given = inputs(shape, rows)
+            for warps in (3, 16):  # 3: an item's last chunk of units has fewer than the block has warps
+                config = {"depth": depth, "blocks": blocks, "order": 2, "rows_once": rows_once, "warps": warps}
+                got = emulated.moe(case.packed, *given, "quarter-ring", **config)[0]
+                assert same_bits(got, case.want(*given)), (shape, rows, warps)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_of_a_block_in_any_thread_order(emulated, order) -> None:
+    """Blocks of several chunks: of one item, whose rows stay, and of several, whose rows are replaced."""
+    case = setup(CLAMPED)
+    x, ids, weights = inputs(CLAMPED, 11, top_k=3)
+    buffer = torch.full((11, 168), float("nan"), dtype=torch.bfloat16)
+    buffer[:, :128] = x  # beyond k lies what must not be read
+    want = case.want(x, ids, weights)
+    for config in (
+        {"blocks": 1, "warps": 2},
+        {"blocks": 3, "warps": 4},
+        {"blocks": 7},
+        {"item_rows": 2},
+        {"item_rows": 8},
+    ):
+        got = emulated.moe(case.packed, buffer[:, :128], ids, weights, "quarter-ring", order=order, **config)
+        assert same_bits(got[0], want), config
+
+
+def test_no_expert_at_all_with_rows_once(emulated) -> None:
+    case = setup(GATED)
+    x, ids, weights = inputs(GATED, 2)
+    got = emulated.moe(case.packed, x, ids - 100, weights, "quarter-ring", mask_invalid=True)[0]
+    assert (got.view(torch.int16) == 0).all()
+
+
+@pytest.mark.parametrize(("depth", "rows_once"), [(2, False), (5, False), (6, False), (7, False), (6, True)])
+def test_a_quarter_ring_of_other_depths_is_refused(emulated, depth, rows_once) -> None:
+    with pytest.raises(RuntimeError, match="3 or 4 stages"):
+        emulated.moe(setup(GATED).packed, *inputs(GATED, 1), "quarter-ring", depth=depth, rows_once=rows_once)
+
+
+def test_a_multiprocessor_has_sixteen_warps_of_one_row_of_glm(emulated) -> None:
+    """8 experts of 2048 columns by 8, and of 4096 by 16: 2048 units on 132 multiprocessors, 15.5 each."""
+    shape = geometry.load("glm-5.3-flash")
+    sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True)
+    # A stage: 128 inputs of 16 rows, codes, scales; a row of 4096 in bf16 and 32 B; at least a quarter of 227 KiB.
+    for depth in (0, 3, 4, 5):
+        gate_up, down = emulated.choice(*sizes, 1, "quarter-ring", depth=depth)
+        stages = depth or 3
+        stage = 128 * 16 // 2 + 128 // 16 * 16
+        assert gate_up == [16, stages, max(16 * stages * stage + 8192 + 32, 227 * 256)]
+        assert down[:2] == [16, stages]
+        assert gate_up[2] + down[2] + 2 * RESERVED <= MULTIPROCESSOR
+    # Inputs in the stages, 128 of x each.
+    gate_up, down = emulated.choice(*sizes, 1, "quarter-ring", rows_once=False)
+    assert gate_up[:2] == down[:2] == [16, 3]
+    assert gate_up[2] == 16 * 3 * (stage + 128 * 2)
+    # Eight rows of 8224 B do not fit gate-up's share beside the stages: its stages hold them then. Down's do.
+    gate_up, down = emulated.choice(*sizes, 300, "quarter-ring")
+    assert gate_up == emulated.choice(*sizes, 300, "quarter-ring", rows_once=False)[0]
+    assert down == [16, 3, max(16 * 3 * stage + 8 * (4096 + 32), (227 * 1024 - 2048) // 2 + 2048)]
+    # 512 units of qwen's gate-up are 4 a block, not 16: four stages.
+    qwen = geometry.load("qwen3.6-35b-a3b")
+    sizes = (qwen.hidden, qwen.expert_inter, qwen.experts, qwen.top_k, True, 1)
+    assert emulated.choice(*sizes, "quarter-ring")[0][:2] == [4, 4]
+
+
+def test_half_ring_has_two_blocks_a_multiprocessor(emulated) -> None:
+    """GLM, one row: 8 experts of 2048 columns by 16, 1024 units over 264 blocks."""
+    shape = geometry.load("glm-5.3-flash")
+    sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True)
+    assert emulated.choice(*sizes, 1, "half-ring")[0][0] == 4
+    (warps, _, gate_up), (_, _, down) = emulated.choice(*sizes, 16, "half-ring")
+    assert warps == 8
+    assert 2 * (max(gate_up, down) + RESERVED) <= MULTIPROCESSOR
 
 
 @pytest.mark.parametrize("shared_kib", [163, 99])
@@ -232,7 +320,7 @@ def test_strided_inputs(emulated) -> None:
     odd[1:] = x.flatten()
     want = case.want(x, ids, weights)
     for seen in (wide_x[:, 1::2], padded[:, :96], odd[1:].view(5, 96)):
-        for variant in ("base-regs", "half-ring", "waves-deep"):
+        for variant in ("base-regs", "half-ring", "waves-deep", "quarter-ring"):
             got = emulated.moe(case.packed, seen, wide_ids[:, 2:4], wide_weights[:, 2:4], variant, order=2)[0]
             assert same_bits(got, want), (seen.stride(), variant)
 
@@ -258,9 +346,14 @@ def test_outputs_of_the_experts(emulated, dtype) -> None:
 
 
 FAULTS = [
-    ("ring.cuh", "wait_copy_groups<Ring::kDepth - 2>()", "wait_copy_groups<Ring::kDepth - 1>()"),
-    ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
+    ("ring.cuh", "wait_copy_groups<DEPTH - 2>()", "wait_copy_groups<DEPTH - 1>()"),
+    ("ring.cuh", "copy_next<true, true>(stages.before, other_at);", "copy_next<true, true>(stages.now, other_at);"),
     ("ring.cuh", "copy16_group_if(lane < kBusyLanes,", "copy16_group_if(true,"),
+    ("ring.cuh", "copy16_group_if(left > i % kSlots,", "copy16_group_if(left > 0 && i % kSlots == 0,"),
+    ("row_ring.cuh", "source.fill(before);", "source.fill(now);"),
+    ("row_ring.cuh", "wait_copy_groups<0>();", "wait_copy_groups<1>();"),
+    ("row_ring.cuh", "} else if (item != held) {", "} else if (held < 0) {"),
+    ("row_ring.cuh", "(there ? piece : 0)) * 8, there ? 16 : 0", "piece) * 8, 16"),
     ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
     ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
     ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
@@ -281,7 +374,7 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
     (csrc / name).write_text(source.replace(old, new))
     broken = build(tmp_path, csrc, "-O1")
     wrong = False
-    for shape in (GATED, CLAMPED):
+    for shape in (GATED, CLAMPED, ODD):
         case = setup(shape)
         x, ids, weights = inputs(shape, 6, hot=2)
         weights[2, 0] = 0.0
@@ -289,9 +382,11 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
         buffer[:, : shape[0]] = x
         x = buffer[:, : shape[0]]  # beyond k lies what must not be read
         want = case.want(x, ids, weights)
-        for variant in ("base-regs", "base-ring", "half-ring", "half-deep"):
+        tried = [(variant, {"depth": 2}) for variant in ("base-regs", "base-ring", "half-ring", "half-deep")]
+        tried += [("quarter-ring", {"depth": 3, "rows_once": rows_once}) for rows_once in (False, True)]
+        for variant, config in tried:
             try:
-                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=2)[0]
+                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, **config)[0]
             except RuntimeError:
                 wrong = True
                 continue

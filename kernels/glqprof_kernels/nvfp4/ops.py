@@ -14,12 +14,13 @@ import torch
 from . import tiles
 from .tiles import PackedLayer, PackedMatrix
 
-SCHEDULES = {"base": 0, "waves": 1, "half": 2}
+SCHEDULES = {"base": 0, "waves": 1, "half": 2, "quarter": 3}
 PIPELINES = {"regs": 0, "ring": 1, "deep": 2}
 VARIANTS = tuple(f"{schedule}-{pipeline}" for schedule in SCHEDULES for pipeline in PIPELINES)
 """All of the same bytes on one architecture."""
-DEFAULT_VARIANT = "base-ring"
-CONFIG = {"warps": 0, "depth": 0, "shared_kib": 0, "item_rows": 0, "blocks": 0, "dependent": True}
+FEW_ROWS = 16
+"""The most rows that times were measured at (docs/kernels/nvfp4.md)."""
+CONFIG = {"warps": 0, "depth": 0, "shared_kib": 0, "item_rows": 0, "blocks": 0, "rows_once": True, "dependent": True}
 """The extension's Config, by field (csrc/moe_call.h); the variant sets the rest."""
 PLAN, GATE_UP, DOWN, COMBINE = 1, 2, 4, 8
 """Bits of ``which``: the kernels that a call launches."""
@@ -32,6 +33,14 @@ def split_variant(variant: str) -> tuple[str, str]:
         raise ValueError(f"no NVFP4 variant {variant!r}; there are {', '.join(VARIANTS)}")
     schedule, pipeline = variant.split("-")
     return schedule, pipeline
+
+
+def default_variant(rows: int) -> str:
+    """The variant of a call of that many tokens where none is named: the fastest measured, up to ``FEW_ROWS``.
+
+    More were not timed; there ``base-ring``, whose items of 16 rows read a hot expert half as often as quarter's of 8.
+    """
+    return "quarter-ring" if rows <= FEW_ROWS else "base-ring"
 
 
 def cuda_layer(packed: PackedLayer) -> Any:
@@ -65,17 +74,18 @@ def make_config(variant: str, **config: Any) -> Any:
 class MoeRun:
     """Packed layers with a workspace of their own: calls of one object follow each other, two objects are independent.
 
-    ``max_rows`` tokens of ``top_k`` experts each are the most that a call takes. ``config`` overrides fields of
-    ``CONFIG``.
+    ``max_rows`` tokens of ``top_k`` experts each are the most that a call takes. ``variant``: None takes
+    ``default_variant`` of each call's tokens. ``config`` overrides fields of ``CONFIG``.
     """
 
     def __init__(
-        self, layers: list[PackedLayer], max_rows: int, top_k: int, variant: str = DEFAULT_VARIANT, **config: Any
+        self, layers: list[PackedLayer], max_rows: int, top_k: int, variant: str | None = None, **config: Any
     ) -> None:
         if not layers:
             raise ValueError("no layers")
-        split_variant(variant)
-        self.config = make_config(variant, **config)
+        names = {variant or default_variant(rows) for rows in (max_rows, FEW_ROWS)}
+        self.variant = variant
+        self.configs = {name: make_config(name, **config) for name in names}
         self.handles = [cuda_layer(layer) for layer in layers]
         size = max(handle.workspace_bytes(max_rows, top_k) for handle in self.handles)
         self.workspace = torch.zeros(size, dtype=torch.uint8, device=layers[0].gate_up.tiles.device)
@@ -89,16 +99,21 @@ class MoeRun:
         where slots that are skipped stay as they are. ValueError for tensors that do not fit. ``which`` launches some
         of the kernels only, over what the workspace holds: for measurements.
         """
-        self.handles[index].run(x, ids, weights, mask_invalid, out, self.workspace, self.config, which)
+        self.handles[index].run(x, ids, weights, mask_invalid, out, self.workspace, self._config(x.shape[0]), which)
 
     def plan(self, index: int, rows: int, top_k: int) -> dict[str, list[int]]:
         """The plan of the last call, of that many rows, as ``routing.Plan``'s fields; waits for the GPU."""
-        offset = self.handles[index].plan_offset(rows, top_k, self.config)
+        offset = self.handles[index].plan_offset(rows, top_k, self._config(rows))
         return read_plan(self.workspace[offset:].cpu(), top_k)
 
     def choice(self, index: int, rows: int, top_k: int) -> list[list[int]]:
         """[warps a block, stages a warp, shared-memory bytes a block] of gate-up and down, for that many rows."""
-        return self.handles[index].choice(rows, top_k, self.config)
+        return self.handles[index].choice(rows, top_k, self._config(rows))
+
+    def _config(self, rows: int) -> Any:
+        """Of a call of that many tokens; more than the run holds get the largest's, and the extension refuses them."""
+        name = self.variant or default_variant(rows)
+        return self.configs.get(name) or next(iter(self.configs.values()))
 
 
 PLAN_HEADER, ITEM_WORDS, ITEM_ROWS_AT = 32, 32, 16
@@ -183,7 +198,7 @@ def _packed(
     activation: str,
     limit: float,
 ) -> PackedLayer:
-    hidden, inter = x.shape[1], gate_up_tiles.shape[1] * tiles.ATOM_ROWS
+    hidden, inter = x.shape[1], gate_up_tiles.shape[1] * tiles.atom_columns(activation == "swiglu")
     gate_up = PackedMatrix(gate_up_tiles, gate_up_scale, inter, hidden, activation == "swiglu")
     return PackedLayer(gate_up, PackedMatrix(down_tiles, down_scale, hidden, inter, False), activation, limit, errors)
 
@@ -194,16 +209,17 @@ def nvfp4_moe(
     ids: torch.Tensor,
     weights: torch.Tensor,
     *,
-    variant: str = DEFAULT_VARIANT,
+    variant: str | None = None,
     mask_invalid: bool = False,
 ) -> torch.Tensor:
     """Output of one MoE layer, [rows, hidden] bf16, on the layer's device; allocates its workspace and result.
 
     x [rows, hidden] bf16, ids [rows, top_k] int64, weights [rows, top_k] fp32. Ids that name no expert are skipped and,
     unless ``mask_invalid``, counted in ``packed.errors``. ValueError for tensors that do not fit the layer. On the CPU
-    the exact implementation runs. ``MoeRun`` is for calls that follow each other.
+    the exact implementation runs. ``variant``: None takes ``default_variant``. ``MoeRun`` is for calls in a row.
     """
     check_inputs(packed, x, ids, weights)
+    variant = default_variant(x.shape[0]) if variant is None else variant
     split_variant(variant)
     return torch.ops.glqprof.nvfp4_moe(
         x,

@@ -21,6 +21,7 @@ namespace nvfp4 {
 NVFP4_DECLARE(Base)
 NVFP4_DECLARE(Waves)
 NVFP4_DECLARE(Half)
+NVFP4_DECLARE(Quarter)
 
 namespace {
 
@@ -39,6 +40,7 @@ Starters select(const MoeConfig& config) {
     case kBase: return of_pipeline<Base>(config.pipeline);
     case kWaves: return of_pipeline<Waves>(config.pipeline);
     case kHalf: return of_pipeline<Half>(config.pipeline);
+    case kQuarter: return of_pipeline<Quarter>(config.pipeline);
     default: throw std::invalid_argument("there is no such NVFP4 schedule");
   }
 }
@@ -48,8 +50,20 @@ constexpr int kDepths[] = {16, 12, 8, 6, 4};
 constexpr int kDeepest = 16;
 constexpr size_t kInFlight = 32 * 1024;  // weights that a block should have asked for
 
+// Half-ring: two, since eight warps of it have too little on the way.
 int blocks_of(const MoeConfig& config, const DeviceLimits& limits) {
-  return config.blocks > 0 ? config.blocks : limits.multiprocessors;
+  if (config.blocks > 0) return config.blocks;
+  return limits.multiprocessors * (config.schedule == kHalf && config.pipeline == kRing ? 2 : 1);
+}
+
+// Stages of a quarter ring. Three where a block is full of warps, four where it has fewer (measured: docs/kernels/nvfp4.md).
+int quarter_depth(const MoeConfig& config, int warps, int max_warps) {
+  const int d = config.depth;
+  if (d == 0) return warps == max_warps ? 3 : Ring::kDepth;
+  if (d != 3 && d != 4 && !(config.rows_once && d == 5)) {
+    throw std::invalid_argument("a ring of this unit has 3 or 4 stages, with rows_once also 5");
+  }
+  return d;
 }
 
 // Shared memory of gate-up's block and of down's where both are to be on every multiprocessor, one of each: down asks for more
@@ -65,22 +79,35 @@ Shares shares(const DeviceLimits& limits) {
 }
 
 // As many warps as the units need at most; stages that fit. Ring-deep keeps to its share of the shared memory where that holds
-// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise.
+// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise; quarter always keeps to it.
 Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, const Starters& kernels, bool down) {
   const Matrix& m = down ? call.down : call.gate_up;
+  const Starters::Sizes& sizes = down ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2;
   const int blocks = blocks_of(config, limits);
   const int64_t units = max_items(static_cast<int64_t>(call.tokens) * call.top_k, call.experts, call.item_rows) *
-                        (m.columns / (kAtomRows * kernels.atoms));
+                        (m.columns / sizes.columns);
   int warps = static_cast<int>(std::min<int64_t>((units + blocks - 1) / blocks, kernels.max_warps));
   if (config.warps > 0) warps = std::min(warps, config.warps);
   warps = std::max(warps, 1);
-  if (config.pipeline == kRegs) return {warps, 0, 0};
-  const int weights = kernels.atoms * (!down && call.gated ? 2 : 1) * kSectionBytes;
+  if (config.pipeline == kRegs) return {warps, 0, 0, false};
   const bool bulk = config.pipeline == kDeep && NVFP4_BULK && limits.capability >= 90;
-  const size_t stage = bulk ? bulk_stage_bytes(weights / kSectionBytes, call.item_rows) : stage_bytes(weights, call.item_rows);
-  const size_t stage_weights = bulk ? kBulkTiles * kSectionBytes : weights;
+  const size_t stage = bulk ? bulk_stage_bytes(sizes.atoms, call.item_rows) : sizes.stage_bytes(call.item_rows);
+  const size_t stage_weights = bulk ? kBulkAtoms * kSlotBytes : sizes.stage_weights;
   auto warp_bytes = [&](int depth) { return (bulk ? kBulkHeaderBytes : 0) + depth * stage; };
+  const Shares share = shares(limits);
+  const size_t own_share = down ? share.down : share.gate_up_most;
   int depth = Ring::kDepth;
+  const bool placed = config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors;
+  const size_t least = placed ? (down ? share.down : share.gate_up_least) : 0;
+  if (config.pipeline == kRing && kernels.quarter) {
+    depth = quarter_depth(config, warps, kernels.max_warps);
+    if (config.rows_once) {
+      const size_t bytes = static_cast<size_t>(warps) * depth * kRowStageBytes + call.item_rows * row_pitch(m.slots);
+      if (bytes <= own_share) return {warps, depth, static_cast<int>(std::max(bytes, least)), true};
+      if (depth == 5) depth = Ring::kDepth;
+    }
+    if (config.depth == 0 && warps * warp_bytes(depth) > own_share && warps * warp_bytes(3) <= own_share) depth = 3;
+  }
   if (config.pipeline == kDeep) {
     depth = config.depth;
     if (depth == 0) {
@@ -95,22 +122,18 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
         }
         return kDepths[std::size(kDepths) - 1];
       };
-      const Shares share = shares(limits);
-      const size_t budget = config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024)
-                                                  : down ? share.down : share.gate_up_most;
+      const size_t budget =
+          config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024) : own_share;
+      while (bulk && warps > 8 && warps * warp_bytes(2) > budget) --warps;
       depth = deepest(budget);
-      const bool enough = depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
+      const bool enough = kernels.quarter || depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
       if (!enough && config.shared_kib == 0) depth = deepest(limits.shared_bytes);
     }
   }
   const size_t fitting = limits.shared_bytes / warp_bytes(depth);
   if (fitting == 0) throw std::invalid_argument("a thread block's shared memory does not hold this ring");
   warps = std::min(warps, static_cast<int>(fitting));
-  size_t bytes = warps * warp_bytes(depth);
-  if (config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors) {
-    bytes = std::max(bytes, down ? shares(limits).down : shares(limits).gate_up_least);
-  }
-  return {warps, depth, static_cast<int>(bytes)};
+  return {warps, depth, static_cast<int>(std::max(warps * warp_bytes(depth), least)), false};
 }
 
 }  // namespace
@@ -138,7 +161,9 @@ void launch_moe(const MoeCall& call, const MoeConfig& config, const DeviceLimits
     plan.threads = static_cast<unsigned int>(chosen.warps * 32);
     plan.shared_bytes = static_cast<size_t>(chosen.shared_bytes);
     plan.depth = chosen.depth;
-    (phase == 1 ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2)(call, plan, stream);
+    MoeCall given = call;
+    given.rows_once = chosen.rows_once;
+    (phase == 1 ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2).start(given, plan, stream);
   }
   if (which & 8) {
     plan.threads = kCombineThreads;

@@ -10,6 +10,7 @@ struct Chosen {
   int warps;
   int depth;
   int shared_bytes;
+  bool rows_once;
 };
 
 // `which`: bits 1 plan, 2 gate-up, 4 down, 8 combine; 15 is the layer, the rest serves measurements.
