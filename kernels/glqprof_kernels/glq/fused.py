@@ -31,6 +31,8 @@ SMALL_ENTRIES = 256
 SMALL_STAGE = 2
 MAX_SLOTS = 256
 """(token, expert) slots of one launch (csrc/fused_call.h)."""
+COUNTER_BYTES = 4 * MAX_SLOTS
+"""Of a workspace, from its start: zero between calls. All other bytes are 0xFF then: no word is there yet."""
 _PACK_BYTES = 256 << 20
 
 
@@ -223,7 +225,15 @@ def pack_layer(layer: LayerWeights, tables: Tables | None = None) -> FusedLayer:
     return FusedLayer(up, down, table, layer.activation, float(layer.limit), layer.overflow, errors)
 
 
-CONFIG = {"one_launch": True, "dependent": False, "blocks": 0}
+CONFIG = {
+    "one_launch": True,
+    "dependent": False,
+    "blocks": 0,
+    "cluster": 1,
+    "prefetch_kib": 160,
+    "hints": True,
+    "early": True,
+}
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
 
 ACTIVATION_CODES = {"relu2": 0, "swiglu": 1}
@@ -270,7 +280,8 @@ class FusedRun:
             setattr(self.config, name, value)
         self.handles = [cuda_layer(layer) for layer in layers]
         size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
-        self.workspace = torch.zeros(size, dtype=torch.uint8, device=layers[0].up.su.device)
+        self.workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=layers[0].up.su.device)
+        self.workspace[:COUNTER_BYTES] = 0
 
     def layer(self, index: int, x: Any, ids: Any, weights: Any, out: Any, mask_invalid: bool = False) -> None:
         """One layer: x [tokens, hidden] fp16, ids and weights [tokens, top_k] → out [tokens, hidden] fp16."""

@@ -3,7 +3,8 @@
 // The threads of a block run one after the other up to their next barrier, in ascending, descending or shuffled order; a
 // thread goes on when all threads of its warp, or of its block, that still run have reached that barrier. A missing barrier
 // therefore shows as bytes that depend on the order. Shuffles and tensor-core products are exchanges between two barriers of
-// a warp. No timing, no memory model, no textures; one block at a time, so no block may wait for another.
+// a warp. No timing, no memory model, no textures. Blocks run one after the other, or, in a cooperative launch, in turn: a
+// block goes on until its threads wait for another's, and each has its own copy of what is shared.
 #pragma once
 
 #include <csetjmp>
@@ -50,13 +51,15 @@ inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// One block runs at a time in one OS thread: a static is what its threads share.
+// One block runs at a time in one OS thread: a static is what its threads share. (Where blocks run in turn, see
+// GLQ_STATIC_SHARED.)
 #define __shared__ static
 
 namespace emulation {
 
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kSharedBytes = 227 * 1024;
+constexpr size_t kStaticBytes = 32 * 1024;
 
 enum Order : int { kAscending = 0, kDescending = 1, kShuffled = 2 };
 
@@ -68,7 +71,7 @@ struct Fiber {
 };
 
 // What a thread waits for.
-enum class Wait : char { kNothing, kWarp, kBlock };
+enum class Wait : char { kNothing, kWarp, kBlock, kOther };
 
 struct Machine {
   dim3 grid, block;
@@ -78,11 +81,14 @@ struct Machine {
   uint64_t random_state = 1;
   std::vector<std::string> launches;
   alignas(16) unsigned char shared[kSharedBytes];
+  alignas(16) unsigned char statics[kStaticBytes];
   jmp_buf scheduler;
   std::vector<Fiber> fibers;
   std::vector<char> done;
   std::vector<Wait> waits;
   uint32_t exchange[32][32][8];  // of a warp's lanes
+  bool cooperative = false;      // the launch that runs
+  bool moved = false;            // a thread came further than to look again at what is missing
   std::function<void()> body;
   std::string failure;  // of a thread: an exception does not leave a fiber
 };
@@ -148,29 +154,117 @@ inline void resume(unsigned int thread) {
   setcontext(&context);
 }
 
-inline void run_block(unsigned int threads) {
+// A block between two turns.
+struct Parked {
+  std::vector<Fiber> fibers;
+  std::vector<char> done;
+  std::vector<Wait> waits;
+  std::vector<unsigned char> dynamic, statics;
+};
+
+inline void swap_shared(Parked& block) {
+  Machine& m = machine();
+  std::swap_ranges(block.dynamic.begin(), block.dynamic.end(), m.shared);
+  std::swap_ranges(block.statics.begin(), block.statics.end(), m.statics);
+}
+
+// What this thread waits for another block will write; false when no block will.
+inline bool let_others_run() {
+  Machine& m = machine();
+  if (!m.cooperative) {
+    m.failure = "a thread block waits for one that has not run";
+    return false;
+  }
+  m.waits[m.thread_index] = Wait::kOther;
+  to_scheduler();
+  return m.failure.empty();
+}
+
+inline uint64_t random_number() {
+  uint64_t& state = machine().random_state;
+  state = state * 6364136223846793005ull + 1442695040888963407ull;
+  return state >> 33;
+}
+
+inline void begin_block(unsigned int threads) {
   Machine& m = machine();
   // What a previous block left in shared memory must not help this one: fill it with a signalling pattern.
   std::memset(m.shared, 0xA5, sizeof(m.shared));
+  std::memset(m.statics, 0xA5, sizeof(m.statics));
   if (m.fibers.size() < threads) m.fibers.resize(threads);
   m.done.assign(threads, 0);
   m.waits.assign(threads, Wait::kNothing);
+}
+
+// Runs the block until its threads are done, or wait for other blocks; whether they are done.
+inline bool run_block(unsigned int threads) {
+  Machine& m = machine();
   std::vector<unsigned int> sequence(threads);
   for (unsigned int t = 0; t < threads; ++t) sequence[t] = m.order == kDescending ? threads - 1 - t : t;
-  unsigned int remaining = threads;
-  while (remaining > 0) {
+  std::vector<char> looking(threads, 0);
+  for (unsigned int t = 0; t < threads; ++t) {
+    if (m.waits[t] != Wait::kOther) continue;
+    m.waits[t] = Wait::kNothing;
+    looking[t] = 1;
+  }
+  for (;;) {
     if (m.order == kShuffled) {
-      for (unsigned int i = threads; i > 1; --i) {
-        m.random_state = m.random_state * 6364136223846793005ull + 1442695040888963407ull;
-        std::swap(sequence[i - 1], sequence[(m.random_state >> 33) % i]);
-      }
+      for (unsigned int i = threads; i > 1; --i) std::swap(sequence[i - 1], sequence[random_number() % i]);
     }
     for (unsigned int t : sequence) {
       if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
       resume(t);
-      if (m.done[t]) --remaining;
+      if (looking[t] == 0 || m.waits[t] != Wait::kOther) m.moved = true;
     }
-    if (remaining > 0 && !release(threads)) throw std::runtime_error("the threads of a block wait at different barriers");
+    bool done = true, waits = false;
+    for (unsigned int t = 0; t < threads; ++t) {
+      done = done && m.done[t];
+      waits = waits || (!m.done[t] && m.waits[t] == Wait::kOther);
+    }
+    if (done) return true;
+    if (release(threads)) continue;
+    if (waits) return false;
+    throw std::runtime_error("the threads of a block wait at different barriers");
+  }
+}
+
+// All blocks in turn, in an order drawn anew for each round.
+inline void run_together(unsigned int blocks, unsigned int threads) {
+  Machine& m = machine();
+  std::vector<Parked> parked(blocks);
+  std::vector<unsigned int> left(blocks);
+  for (unsigned int b = 0; b < blocks; ++b) {
+    left[b] = b;
+    parked[b].dynamic.assign(sizeof(m.shared), 0xA5);
+    parked[b].statics.assign(sizeof(m.statics), 0xA5);
+    parked[b].fibers.resize(threads);
+    parked[b].done.assign(threads, 0);
+    parked[b].waits.assign(threads, Wait::kNothing);
+  }
+  auto exchange = [&](Parked& block) {
+    std::swap(block.fibers, m.fibers);
+    std::swap(block.done, m.done);
+    std::swap(block.waits, m.waits);
+    swap_shared(block);
+  };
+  while (!left.empty()) {
+    for (size_t i = left.size(); i > 1; --i) std::swap(left[i - 1], left[random_number() % i]);
+    m.moved = false;
+    for (size_t i = 0; i < left.size();) {
+      m.block_index[0] = left[i];
+      exchange(parked[left[i]]);
+      const bool done = run_block(threads);
+      exchange(parked[left[i]]);
+      if (done) {
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+    if (!m.moved && !left.empty()) {
+      if (!m.failure.empty()) throw std::runtime_error(m.failure);
+      m.failure = "thread blocks wait for words that nobody writes";  // let_others_run() gives up, and the blocks end
+    }
   }
 }
 
@@ -186,12 +280,15 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
   m.grid = grid;
   m.block = block;
   m.body = std::move(body);
-  for (unsigned int z = 0; z < grid.z; ++z) {
+  m.block_index[1] = m.block_index[2] = 0;
+  if (m.cooperative) run_together(grid.x, threads);
+  for (unsigned int z = 0; z < grid.z && !m.cooperative; ++z) {
     for (unsigned int y = 0; y < grid.y; ++y) {
       for (unsigned int x = 0; x < grid.x; ++x) {
         m.block_index[0] = x;
         m.block_index[1] = y;
         m.block_index[2] = z;
+        begin_block(threads);
         run_block(threads);
       }
     }
@@ -330,6 +427,10 @@ inline unsigned long long atomicAdd(unsigned long long* address, unsigned long l
 }
 
 #define GLQ_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::machine().shared)
+// The one object of fixed size that a block's threads share.
+#define GLQ_STATIC_SHARED(type, name)                                  \
+  static_assert(sizeof(type) <= emulation::kStaticBytes, "too large"); \
+  type& name = *reinterpret_cast<type*>(emulation::machine().statics)
 #define GLQ_UNWRAP(...) __VA_ARGS__
 #define GLQ_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   ((void)(stream), emulation::launch(#kernel, grid, block, shared_bytes, [&] { GLQ_UNWRAP kernel(__VA_ARGS__); }))
@@ -355,18 +456,30 @@ inline float2 halves_to_floats(uint32_t word) {
 
 // fused_platform.cuh
 
-inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*) {
+inline unsigned int cluster_blocks() { return 1; }
+inline void cluster_arrive() {}
+inline void cluster_wait() {}
+inline uint64_t stream_policy(bool) { return 0; }
+inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*, bool) {
   if (threadIdx.x % 32 == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
 }
 inline void wait_for_copy(unsigned long long*) {}
-inline void wait_until_at_least(const int* counter, int value) {
-  if (*counter < value) emulation::machine().failure = "a thread block waits for one that has not run";
+inline uint4 load_stream(const uint4* from, uint64_t) { return *from; }
+inline void prefetch_stream(const void* from, int bytes, uint64_t) {
+  const volatile char* at = static_cast<const char*>(from);  // what is asked for can be read
+  static_cast<void>(at[0] + at[bytes - 1]);
 }
-inline uint4 load_stream(const uint4* from) { return *from; }
-template <typename T>
-inline T load_coherent(const T* from) {
-  return *from;
+
+constexpr uint32_t kMissing = 0xFFFFFFFFu;
+inline uint4 load_coherent(const void* from) {
+  uint4 v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
 }
+inline void store_coherent(void* to, const uint4& v) { std::memcpy(to, &v, sizeof(v)); }
+inline void store_coherent(float* to, float v) { std::memcpy(to, &v, sizeof(v)); }
+inline bool any_missing(const uint4& v) { return v.x == kMissing || v.y == kMissing || v.z == kMissing || v.w == kMissing; }
+inline bool keep_waiting() { return emulation::let_others_run(); }
 inline int add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
 inline void prefetch_l2(const void*) {}
 inline void wait_for_previous_kernel() {}

@@ -17,6 +17,7 @@ struct Batch {
   int vectors;
   int phase;
   int last;                 // end of the block's part of the phase
+  int share;                // its begin
 };
 
 // A launch's slots that take part, in (token, top-k) order, and the units in hand.
@@ -33,8 +34,6 @@ struct FusedShared {
   unsigned long long table_ready;
   int warp_slots[kFusedSlots / 32];
   int taken;
-  int last;
-  int combine;
 };
 
 __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
@@ -93,12 +92,14 @@ __device__ __forceinline__ int vector_of(const FusedShared& shared, int phase, i
   return phase == 0 ? shared.token[slot] : slot;
 }
 
-__device__ __forceinline__ Batch next_batch(const FusedCall& call, const FusedShared& shared, int phase, int begin, int last) {
+__device__ __forceinline__ Batch next_batch(const FusedCall& call, const FusedShared& shared, int phase, int begin, int last,
+                                            int share) {
   const FusedMatrix& m = call.matrix[phase];
   Batch batch;
   batch.phase = phase;
   batch.begin = begin;
   batch.last = last;
+  batch.share = share;
   batch.first_slot = m.by_units(begin);
   batch.vector_base = vector_of(shared, phase, batch.first_slot);
   const int most = min(last, begin + kFusedUnits);
@@ -174,6 +175,39 @@ __device__ __forceinline__ void prefetch_signs(const FusedCall& call, const Fuse
     const FusedMatrix& m = call.matrix[batch.phase];
     prefetch(m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows, 2 * m.rows, thread, C::kThreads);
   }
+}
+
+// By one warp: asks L2 for the codes of the block's units from the batch's first on, as far as call.prefetch_bytes go.
+__device__ __forceinline__ void prefetch_share(const FusedCall& call, const FusedShared& shared, const Batch& batch) {
+  const FusedMatrix& m = call.matrix[batch.phase];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int bytes = m.chunks * kGroupRows * 16;  // of a group of rows in one plane
+  const uint64_t policy = stream_policy(call.hints);
+  int left = call.prefetch_bytes / (bytes * m.stages);
+#pragma unroll 1
+  for (int slot = m.by_units(batch.begin); slot * m.units < batch.last && left > 0; ++slot) {
+    const int begin = max(batch.begin - slot * m.units, 0);
+    const int end = min(batch.last - slot * m.units, m.units);
+    const int first = m.by_splits(begin) * kUnitRows / kGroupRows;
+    const int groups = min(m.by_splits(end - 1) * kUnitRows / kGroupRows + 1 - first, left);
+    left -= groups;
+    const int64_t at = (static_cast<int64_t>(shared.expert[slot]) * m.groups + first) * bytes;
+    // A lane a group of one plane: four planes at most, so eight groups at a time.
+#pragma unroll 1
+    for (int group = lane / kFusedStages; group < groups; group += 32 / kFusedStages) {
+      const int s = lane % kFusedStages;
+      if (s < m.stages) prefetch_stream(reinterpret_cast<const unsigned char*>(m.codes[s]) + at + static_cast<int64_t>(group) * bytes, bytes, policy);
+    }
+  }
+}
+
+// Asks L2 for the first token's input and its signs, before anything is known of the launch's slots.
+template <class C>
+__device__ __forceinline__ void prefetch_first_input(const FusedCall& call) {
+  const FusedMatrix& m = call.matrix[0];
+  const int thread = static_cast<int>(threadIdx.x);
+  prefetch(m.sv, 2 * m.cols, thread, C::kThreads);
+  if (call.element_stride == 1) prefetch(call.x, 2 * m.cols, C::kThreads - 1 - thread, C::kThreads);
 }
 
 // Asks L2 for every warp's first unit.

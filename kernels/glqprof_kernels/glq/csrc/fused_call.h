@@ -96,11 +96,10 @@ struct FusedCall {
   Divide by_top_k, by_thread_blocks;  // set at launch
   uint16_t* out;  // [tokens, down.rows]
 
-  // Workspace of one run object; the counters are zero between calls.
+  // Workspace of one run object. Between calls the counters are zero and all other words are kMissing.
   float* partial[2];    // [slots, splits, padded rows] of each phase's matrix
   void* expert_out;     // [slots, down.rows], fp16 (exact) or fp32 (fast)
-  int* done;            // [2, kFusedSlots]: units of a slot that were computed
-  int* token_done;      // [kFusedSlots]
+  int* readers;         // [kFusedSlots]: down units of a slot whose thread blocks have read its up sums
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
@@ -111,6 +110,9 @@ struct FusedCall {
   int vectors[2];       // how many fit
   int scratch;          // float index of the transform's scratch
   bool table_in_shared;
+  int prefetch_bytes;   // of codes that a thread block asks L2 for before a phase's product; 0: every warp's first unit
+  bool early;           // the first token's input is asked for before ids are known
+  bool hints;           // L2 keeps the table longer, the codes shorter
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
 };
 
@@ -134,9 +136,11 @@ inline void set_units(FusedMatrix& m) {
   m.by_units = divide_by(m.units);
 }
 
+constexpr size_t kCounterBytes = kFusedSlots * sizeof(int);
+
 // Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. The
-// counters come first, so that they lie at the same place in a workspace that layers of different sizes share: those bytes
-// must be zero before the first call.
+// counters come first, so that they lie at the same place in a workspace that layers of different sizes share: before the
+// first call those kCounterBytes must be zero, all others 0xFF.
 inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   size_t used = 0;
   auto part = [&](size_t bytes) {
@@ -144,8 +148,7 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
     used += (bytes + 255) / 256 * 256;
     return at;
   };
-  call.done = reinterpret_cast<int*>(part(2 * kFusedSlots * sizeof(int)));
-  call.token_done = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
+  call.readers = reinterpret_cast<int*>(part(kCounterBytes));
   // A thread block may compute down sums of one slot while another still reads up sums of the next: each has its own.
   for (int phase = 0; phase < 2; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
@@ -156,14 +159,16 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   return used;
 }
 
-constexpr size_t kCounterBytes = 3 * kFusedSlots * sizeof(int);
-
 // Which kernel, and the way to launch.
 struct FusedConfig {
   bool fast = false;
   bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
+  int cluster = 1;    // thread blocks that share one copy of the table (sm_90: 1, 2 or 4)
+  int prefetch_kib = 160;  // FusedCall::prefetch_bytes / 1024
+  bool hints = true;
+  bool early = true;  // first inputs asked for before ids are known
 };
 
 }  // namespace glq

@@ -20,13 +20,6 @@
 
 namespace glq {
 
-// Counts a slot's units of the batch as done; whether all of the slot's are.
-__device__ __forceinline__ bool count_units(const FusedCall& call, const Batch& batch, int slot) {
-  const int of_slot = call.matrix[batch.phase].units;
-  const int units = min(batch.end, (slot + 1) * of_slot) - max(batch.begin, slot * of_slot);
-  return add_acquire_release(&call.done[batch.phase * kFusedSlots + slot], units) + units == of_slot;
-}
-
 // The batch is read from shared memory after the product again, so that the product has its registers.
 template <class C>
 __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& shared, float* dynamic, const Tables& tables,
@@ -38,14 +31,8 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
     if (threadIdx.x % 32 == 0) shared.batch = batch;
     load_scales(call, shared, batch);
   }
-  if (!up) {
-    for (int slot = batch.first_slot + static_cast<int>(threadIdx.x); slot < batch.end_slot; slot += C::kThreads) {
-      wait_until_at_least(&call.done[slot], call.matrix[0].units);
-    }
-    __syncthreads();
-    mark(call, batch.phase, kPreviousDone);
-  }
-  // First every input vector; then the product; then, of down, the slots that are done.
+  if (has_duty<C>(kCopyDuty) && call.prefetch_bytes > 0 && batch.begin == batch.share) prefetch_share(call, shared, batch);
+  // First every input vector; then the product; then, at the end of down, the slots whose last units the block had.
   Source source = up ? kToken : kSums;
   int vector = 0;
   int slot = 0;
@@ -54,14 +41,8 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
   for (;;) {
     int which = batch.vector_base + vector;
     if (multiplied) {
-      which = slot;
-      if (slot == shared.batch.end_slot) break;
-      if (threadIdx.x == 0) shared.last = count_units(call, shared.batch, slot);
-      ++slot;
-      __syncthreads();
-      const bool last = shared.last != 0;
-      __syncthreads();  // shared.last is written again
-      if (!last) continue;
+      if ((slot + 1) * call.matrix[1].units > shared.batch.last) break;
+      which = slot++;
       source = kSums;
     }
     const int n = source == kSums ? call.matrix[multiplied ? 1 : 0].rows : call.matrix[up ? 0 : 1].cols;
@@ -78,7 +59,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       }
     };
     auto meanwhile = [&] {
-      if (!multiplied && vector == 0 && source != kActivation) prefetch_codes<C>(call, shared);
+      if (!multiplied && vector == 0 && source != kActivation && call.prefetch_bytes == 0) prefetch_codes<C>(call, shared);
     };
     fused_hadamard<C::kThreads>(scratch, n, load, meanwhile);
     if (multiplied) {
@@ -87,6 +68,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     if (source == kSums) {
+      if (vector == 0) mark(call, shared.batch.phase, kPreviousDone);
       source = kActivation;
       continue;
     }
@@ -104,22 +86,19 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
     }
     mark(call, shared.batch.phase, kVectorsMade);
     prefetch_signs<C>(call, shared);
+    if (shared.batch.phase == 1 && has_duty<C>(kCopyDuty)) release_up_sums(call, shared);
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
+    const uint64_t policy = stream_policy(call.hints);
     const UnitList list{shared.units, shared.batch.end - shared.batch.begin, &shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
-                      call.partial[shared.batch.phase]);
+                      call.partial[shared.batch.phase], policy);
     __syncthreads();
     mark(call, shared.batch.phase, kProductDone);
+    if (shared.batch.phase == 0 || shared.batch.end < shared.batch.last) break;
     multiplied = true;
-    slot = shared.batch.first_slot;
-    if (shared.batch.phase == 0) {
-      for (slot += static_cast<int>(threadIdx.x); slot < shared.batch.end_slot; slot += C::kThreads) {
-        count_units(call, shared.batch, slot);
-      }
-      break;
-    }
+    slot = call.matrix[1].by_units(shared.batch.share);
   }
   mark(call, shared.batch.phase, kHandedOver);
 }
@@ -131,9 +110,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   if constexpr (C::kSharedTable) return;  // no such chip has the shared memory: plan_shared never chooses this kernel
 #endif
   GLQ_DYNAMIC_SHARED(float, dynamic);
-  __shared__ FusedShared shared;
+  GLQ_STATIC_SHARED(FusedShared, shared);
   mark(call, call.first_phase, kStarted);
-  if (C::kSharedTable && has_duty<C>(kCopyDuty)) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
+  if (C::kSharedTable && has_duty<C>(kCopyDuty)) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready, call.hints);
+  if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_arrive();
+  if (call.early) prefetch_first_input<C>(call);
   if (call.dependent) {
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.
@@ -143,6 +124,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);
   mark(call, call.first_phase, kSlotsFound);
+  if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_wait();
 
   const unsigned char* base = reinterpret_cast<const unsigned char*>(C::kSharedTable ? dynamic : reinterpret_cast<const float*>(call.table));
   Tables tables{base, base + 4 * call.small_word, call.fold_bytes, {}};
@@ -160,18 +142,19 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     const int begin = first_unit(call, m, slots, static_cast<int>(blockIdx.x));
     const int last = first_unit(call, m, slots, static_cast<int>(blockIdx.x) + 1);
     if (begin == last) continue;
-    Batch batch = next_batch(call, shared, phase, begin, last);
+    Batch batch = next_batch(call, shared, phase, begin, last, begin);
     for (;;) {
       run_batch<C>(call, shared, dynamic, tables, batch);
       __syncthreads();  // the units are written again
       if (shared.batch.end == shared.batch.last) break;
-      batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last);
+      batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last, shared.batch.share);
       __syncthreads();  // the batch is written again
     }
     phase = shared.batch.phase;  // read again, like the batch
     __syncthreads();
   }
-  // The slots' counters stood for up's sums; whoever waits for this kernel waits for up too.
+  if (C::kSharedTable && cluster_blocks() > 1) wait_for_copy(&shared.table_ready);  // others write to this block's memory
+  // Words stood for up's sums; whoever waits for this kernel waits for up too.
   if (call.dependent && call.first_phase == 1) wait_for_previous_kernel();
 }
 

@@ -91,7 +91,7 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
 template <int STAGES, bool SMALL>
 __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                               const float (*scales)[kFusedStages], const float* shared,
-                                              float* __restrict__ partial) {
+                                              float* __restrict__ partial, uint64_t policy) {
   constexpr int kSpan = kExactLanes * kChunkBlocks;
   constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
   const int lane = threadIdx.x % 32;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) {
       ahead[s] = make_uint4(0, 0, 0, 0);
-      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (kExactLanes * kGroupRows));
+      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (kExactLanes * kGroupRows), policy);
     }
   };
 
@@ -165,7 +165,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
         }
       }
     }
-    if (chunk == 0) partial[current.out + row] = mul(acc, scale[0]);
+    if (chunk == 0) store_coherent(partial + current.out + row, mul(acc, scale[0]));
   }
 }
 
@@ -178,7 +178,7 @@ __device__ __forceinline__ void nibbles_to_bytes(uint32_t word, uint32_t& even, 
 template <int STAGES, bool SMALL>
 __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                              const float (*scales)[kFusedStages], const float* vector_scale,
-                                             const float* shared, float* __restrict__ partial) {
+                                             const float* shared, float* __restrict__ partial, uint64_t policy) {
   constexpr int kSpan = 4 * kChunkBlocks;
   constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
   const int lane = threadIdx.x % 32;
@@ -196,7 +196,7 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         ahead[s][half] = make_uint4(0, 0, 0, 0);
-        if (inside) ahead[s][half] = load_stream(planes[s] + unit.code + span * (4 * kGroupRows) + 8 * half);
+        if (inside) ahead[s][half] = load_stream(planes[s] + unit.code + span * (4 * kGroupRows) + 8 * half, policy);
       }
     }
   };
@@ -275,8 +275,8 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
     }
     if (chunk == 0) {
       const float factor = mul(scales[done.slot][0], vector_scale[done.vector]);
-      partial[done.out + row] = mul(total[0], factor);
-      partial[done.out + row + 8] = mul(total[1], factor);
+      store_coherent(partial + done.out + row, mul(total[0], factor));
+      store_coherent(partial + done.out + row + 8, mul(total[1], factor));
     }
   }
 }
@@ -284,11 +284,11 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
 template <int STAGES, bool SMALL, bool FAST>
 __device__ __forceinline__ void product_of(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                            const float (*scales)[kFusedStages], const float* vector_scale,
-                                           const float* shared, float* __restrict__ partial) {
+                                           const float* shared, float* __restrict__ partial, uint64_t policy) {
   if constexpr (FAST) {
-    fast_product<STAGES, SMALL>(m, tables, list, scales, vector_scale, shared, partial);
+    fast_product<STAGES, SMALL>(m, tables, list, scales, vector_scale, shared, partial, policy);
   } else {
-    exact_product<STAGES, SMALL>(m, tables, list, scales, shared, partial);
+    exact_product<STAGES, SMALL>(m, tables, list, scales, shared, partial, policy);
   }
 }
 

@@ -109,7 +109,7 @@ __device__ __forceinline__ void store_halves(uint16_t* to, const float (&v)[8]) 
     uint32_t words[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) words[k] = halves[2 * k] | static_cast<uint32_t>(halves[2 * k + 1]) << 16;
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    store_coherent(to, make_uint4(words[0], words[1], words[2], words[3]));
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) to[k] = halves[k];
@@ -120,6 +120,15 @@ __device__ __forceinline__ void store_floats(float* to, const float (&v)[8]) {
   float4* quads = reinterpret_cast<float4*>(to);
   quads[0] = make_float4(v[0], v[1], v[2], v[3]);
   quads[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// The same for another thread block.
+__device__ __forceinline__ void store_floats_coherent(float* to, const float (&v)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; k += 4) {
+    store_coherent(to + k, make_uint4(__float_as_uint(v[k]), __float_as_uint(v[k + 1]), __float_as_uint(v[k + 2]),
+                                      __float_as_uint(v[k + 3])));
+  }
 }
 
 // Step 3 of the contract before rounding, elements first .. first + 7.

@@ -8,36 +8,48 @@ namespace glq {
 
 enum Source : int { kToken = 0, kSums, kActivation };
 
-// y[m] = ((+0 + t_0) + t_1) + ... of a slot; +0 for a split that is not there changes nothing.
+// y[m] = ((+0 + t_0) + t_1) + ... of a slot, as soon as they are there; +0 for a split that is not there changes nothing.
 __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int slot, int first, float (&v)[kRadix]) {
   const FusedMatrix& m = call.matrix[phase];
   const int padded_rows = m.groups * kGroupRows;
   const float* partial = call.partial[phase] + static_cast<int64_t>(slot) * m.splits * padded_rows + first;
-#pragma unroll
-  for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
 #pragma unroll 1
-  for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
-    float4 low[kLoadsAtOnce];
-    float4 high[kLoadsAtOnce];
+  for (;;) {
+    bool missing = false;
 #pragma unroll
-    for (int q = 0; q < kLoadsAtOnce; ++q) {
-      low[q] = high[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (from + q < m.splits) {
-        const float4* sums = reinterpret_cast<const float4*>(partial + static_cast<int64_t>(from + q) * padded_rows);
-        low[q] = load_coherent(sums);
-        high[q] = load_coherent(sums + 1);
+    for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
+#pragma unroll 1
+    for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
+      uint4 low[kLoadsAtOnce];
+      uint4 high[kLoadsAtOnce];
+#pragma unroll
+      for (int q = 0; q < kLoadsAtOnce; ++q) {
+        low[q] = high[q] = make_uint4(0, 0, 0, 0);
+        if (from + q < m.splits) {
+          const float* sums = partial + static_cast<int64_t>(from + q) * padded_rows;
+          low[q] = load_coherent(sums);
+          high[q] = load_coherent(sums + 4);
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < kLoadsAtOnce; ++q) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          v[k] = add(v[k], __uint_as_float(part_of(low[q], k)));
+          v[k + 4] = add(v[k + 4], __uint_as_float(part_of(high[q], k)));
+        }
+      }
+      // A missing word is not a number, and makes its sum none: otherwise nothing needs to be looked at.
+      const float all = add(add(add(v[0], v[1]), add(v[2], v[3])), add(add(v[4], v[5]), add(v[6], v[7])));
+      if (all != all) {
+#pragma unroll
+        for (int q = 0; q < kLoadsAtOnce; ++q) missing = missing || any_missing(low[q]) || any_missing(high[q]);
       }
     }
-#pragma unroll
-    for (int q = 0; q < kLoadsAtOnce; ++q) {
-      v[0] = add(v[0], low[q].x);
-      v[1] = add(v[1], low[q].y);
-      v[2] = add(v[2], low[q].z);
-      v[3] = add(v[3], low[q].w);
-      v[4] = add(v[4], high[q].x);
-      v[5] = add(v[5], high[q].y);
-      v[6] = add(v[6], high[q].z);
-      v[7] = add(v[7], high[q].w);
+    if (!missing || !keep_waiting()) break;
+    // Units of last splits are the last of a list: until that one is there, only it is asked for.
+    const float* last = partial + static_cast<int64_t>(m.splits - 1) * padded_rows;
+    while (any_missing(load_coherent(last)) && keep_waiting()) {
     }
   }
 }
