@@ -144,7 +144,7 @@ class EmulatedFused:
     def moe(self, layer, x, ids, weights, mask_invalid=False, order=ASCENDING, workspace=None, **config):
         """(out, kernels launched). ``layer``: a packed one, whose ``overflow`` and ``errors`` grow as on a GPU.
 
-        ``config``: fast, blocks, shared_bytes, one_launch (0: two launches, blocks one after the other), capability, and
+        ``config``: fast, blocks, shared_bytes, one_launch (0: two launches, blocks one after the other), capability,
         the ``seed`` of the blocks' turns.
         """
         c = {"fast": 0, "blocks": 3, "one_launch": 1, "capability": 90, "seed": 1}

@@ -19,6 +19,7 @@ GATED = Geometry("gated", 88, 40, 3, 2, 1, "swiglu", 10.0)
 WIDE = Geometry("wide", 136, 552, 4, 3, 1, "swiglu", 0.0)  # several unit batches and slots a block
 ORDERS = (0, 1, 2)
 
+
 def setup(shape: Geometry, stages: int, split_blocks: int = 64):
     layer = factory.layer(shape, stages, "cpu", stages=stages, split_blocks=split_blocks)
     workload = MoeWorkload(shape.name, 1, "cpu", [layer], shape, layer.overflow)
@@ -200,10 +201,10 @@ def test_layers_of_several_sizes_share_a_workspace(emulated_fused) -> None:
         ("fused_output.cuh", "slot + 1 == shared.first_slot[token + 1]", "slot == shared.first_slot[token]"),
         ("fused_output.cuh", "      } while (missing && keep_waiting());", "      } while (false);"),
         ("fused_vectors.cuh", "if (!missing || !keep_waiting()) break;", "break;"),
-        ("fused_vectors.cuh", "if (all != all) {", "if (v[0] != v[0]) {"),
+        ("fused_vectors.cuh", "if (all != all) {", "if (false) {"),
         ("fused_kernel.cuh", "by_units(shared.batch.share)", "by_units(shared.batch.begin)"),
         ("fused_kernel.cuh", "shared.first_slot[t] == shared.first_slot[t + 1]", "false"),
-        ("fused_kernel.cuh", "shared.batch.end, shared.batch.last);", "shared.batch.end + 1, shared.batch.last);"),
+        ("fused_kernel.cuh", "shared.batch.end, shared.batch.last,", "shared.batch.end + 1, shared.batch.last,"),
     ],
 )
 def test_planted_faults_are_seen(fused_builder, tmp_path, file, old, new) -> None:
@@ -213,18 +214,21 @@ def test_planted_faults_are_seen(fused_builder, tmp_path, file, old, new) -> Non
     assert source.count(old) == 1
     (csrc / file).write_text(source.replace(old, new))
     broken = fused_builder(tmp_path, csrc)
-    layer, packed, workload = setup(ODD, 2, 16)
-    workspace = broken.workspace(packed, 8)
     wrong = False
-    for seed in range(2):
-        x, ids, weights = make_batch(workload, 4, seed=seed).per_layer[0]
+    for shape, blocks in ((ODD, 5), (ODD, 12), (WIDE, 1)):
+        layer, packed, workload = setup(shape, 2, 16)
+        workspace = broken.workspace(packed, 4 * shape.top_k)
+        x, ids, weights = make_batch(workload, 4, seed=blocks).per_layer[0]
         weights[3] = 0
         want = ops.moe(layer, x, ids, weights)
         for order in ORDERS:
+            config = {"workspace": workspace, "blocks": blocks, "seed": order + 1}
             try:
-                got = broken.moe(packed, x, ids, weights, order=order, workspace=workspace, blocks=5)[0]
+                got = broken.moe(packed, x, ids, weights, order=order, **config)[0]
             except RuntimeError:
                 wrong = True
-                continue
+                break
             wrong = wrong or not same_bits(got, want) or not is_empty(workspace)
+        if wrong:
+            break
     assert wrong

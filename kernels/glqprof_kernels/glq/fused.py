@@ -230,8 +230,9 @@ CONFIG = {
     "dependent": False,
     "blocks": 0,
     "cluster": 1,
-    "prefetch_kib": 160,
+    "prefetch_kib": 256,
     "hints": True,
+    "queues": True,
     "early": True,
 }
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""

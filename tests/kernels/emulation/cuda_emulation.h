@@ -465,19 +465,24 @@ inline void start_copy(void* shared, const void* global, int bytes, unsigned lon
 }
 inline void wait_for_copy(unsigned long long*) {}
 inline uint4 load_stream(const uint4* from, uint64_t) { return *from; }
+inline uint4 load_stream(const uint4* from) { return *from; }
+template <typename T>
+inline T load_coherent(const T* from) {
+  return *from;
+}
 inline void prefetch_stream(const void* from, int bytes, uint64_t) {
   const volatile char* at = static_cast<const char*>(from);  // what is asked for can be read
   static_cast<void>(at[0] + at[bytes - 1]);
 }
 
 constexpr uint32_t kMissing = 0xFFFFFFFFu;
-inline uint4 load_coherent(const void* from) {
+inline uint4 load_words(const void* from) {
   uint4 v;
   std::memcpy(&v, from, sizeof(v));
   return v;
 }
-inline void store_coherent(void* to, const uint4& v) { std::memcpy(to, &v, sizeof(v)); }
-inline void store_coherent(float* to, float v) { std::memcpy(to, &v, sizeof(v)); }
+inline void store_words(void* to, const uint4& v) { std::memcpy(to, &v, sizeof(v)); }
+inline void store_words(float* to, float v) { std::memcpy(to, &v, sizeof(v)); }
 inline bool any_missing(const uint4& v) { return v.x == kMissing || v.y == kMissing || v.z == kMissing || v.w == kMissing; }
 inline bool keep_waiting() { return emulation::let_others_run(); }
 inline int add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
@@ -489,10 +494,14 @@ template <uint32_t MASK>
 inline uint32_t masked_or(uint32_t word, uint32_t other) {
   return (word & MASK) | other;
 }
+inline int add_bytes(uint32_t word, int sum) {
+  for (int k = 0; k < 4; ++k) sum += static_cast<int8_t>(word >> (8 * k));
+  return sum;
+}
 inline uint32_t swap_halves(uint32_t word) { return word >> 16 | word << 16; }
 
-// mma.m16n8k32, int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...
-inline void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+// mma.m16n8k32, uint8 and int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...
+inline void multiply_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   const unsigned int lane = emulation::machine().thread_index % 32;
   emulation::exchanged({a0, a1, a2, a3, b0, b1}, [&](auto& lanes) {
     auto at = [](uint32_t word, int k) { return static_cast<int>(static_cast<int8_t>(word >> (8 * k))); };
@@ -500,8 +509,8 @@ inline void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint
       const unsigned int row = lane / 4, column = lane % 4 * 2 + i % 2;
       for (unsigned int t = 0; t < 4; ++t) {
         for (int k = 0; k < 4; ++k) {
-          c[i] += at(lanes[row * 4 + t][i / 2], k) * at(lanes[column * 4 + t][4], k);
-          c[i] += at(lanes[row * 4 + t][2 + i / 2], k) * at(lanes[column * 4 + t][5], k);
+          c[i] += (at(lanes[row * 4 + t][i / 2], k) & 255) * at(lanes[column * 4 + t][4], k);
+          c[i] += (at(lanes[row * 4 + t][2 + i / 2], k) & 255) * at(lanes[column * 4 + t][5], k);
         }
       }
     }

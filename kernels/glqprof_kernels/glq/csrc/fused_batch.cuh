@@ -33,7 +33,7 @@ struct FusedShared {
   unsigned int peak[kFusedVectors];
   unsigned long long table_ready;
   int warp_slots[kFusedSlots / 32];
-  int taken;
+  int taken[kQueues];
 };
 
 __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& s
   const int full = count - (m.by_splits(batch.end) - before);
   const int padded_rows = m.groups * kGroupRows;
   if (lane < kFusedVectors) shared.peak[lane] = 0;
-  if (lane == 0) shared.taken = C::kThreads / 32;
+  if (lane < kQueues) shared.taken[lane] = C::kThreads / 32 + lane;
 #pragma unroll 1
   for (int unit = batch.begin + lane; unit < batch.end; unit += 32) {
     const int row_group = m.by_splits(unit);
@@ -196,18 +196,25 @@ __device__ __forceinline__ void prefetch_share(const FusedCall& call, const Fuse
 #pragma unroll 1
     for (int group = lane / kFusedStages; group < groups; group += 32 / kFusedStages) {
       const int s = lane % kFusedStages;
-      if (s < m.stages) prefetch_stream(reinterpret_cast<const unsigned char*>(m.codes[s]) + at + static_cast<int64_t>(group) * bytes, bytes, policy);
+      if (s >= m.stages) continue;
+      const unsigned char* plane = reinterpret_cast<const unsigned char*>(m.codes[s]);
+      prefetch_stream(plane + at + static_cast<int64_t>(group) * bytes, bytes, policy);
     }
   }
 }
 
-// Asks L2 for the first token's input and its signs, before anything is known of the launch's slots.
+// Asks L2 for the first token's input and its signs, before anything is known of the launch's slots: by the warps that do not
+// look for slots.
 template <class C>
 __device__ __forceinline__ void prefetch_first_input(const FusedCall& call) {
-  const FusedMatrix& m = call.matrix[0];
-  const int thread = static_cast<int>(threadIdx.x);
-  prefetch(m.sv, 2 * m.cols, thread, C::kThreads);
-  if (call.element_stride == 1) prefetch(call.x, 2 * m.cols, C::kThreads - 1 - thread, C::kThreads);
+  constexpr int kIdle = C::kThreads - kFusedSlots;
+  const int thread = static_cast<int>(threadIdx.x) - kFusedSlots;
+  if constexpr (kIdle > 0) {
+    if (thread < 0) return;
+    const FusedMatrix& m = call.matrix[0];
+    prefetch(m.sv, 2 * m.cols, thread, kIdle);
+    if (call.element_stride == 1) prefetch(call.x, 2 * m.cols, kIdle - 1 - thread, kIdle);
+  }
 }
 
 // Asks L2 for every warp's first unit.

@@ -111,6 +111,7 @@ struct FusedCall {
   int scratch;          // float index of the transform's scratch
   bool table_in_shared;
   int prefetch_bytes;   // of codes that a thread block asks L2 for before a phase's product; 0: every warp's first unit
+  int queues;           // of units: one for all warps, or one a scheduler
   bool early;           // the first token's input is asked for before ids are known
   bool hints;           // L2 keeps the table longer, the codes shorter
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
@@ -166,8 +167,9 @@ struct FusedConfig {
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
   int cluster = 1;    // thread blocks that share one copy of the table (sm_90: 1, 2 or 4)
-  int prefetch_kib = 160;  // FusedCall::prefetch_bytes / 1024
+  int prefetch_kib = 256;  // FusedCall::prefetch_bytes / 1024
   bool hints = true;
+  bool queues = true;  // a queue of units for each scheduler
   bool early = true;  // first inputs asked for before ids are known
 };
 

@@ -4,12 +4,12 @@
 // transform; down product; output transform, the token's experts in top-k order). A phase's work is cut into units of rows x
 // one split, and every thread block takes a contiguous, equally costly share of them. What stands between the products every
 // block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a vector on. What
-// follows the down product is done by the block that finishes a slot's last unit. The phases are one cooperative launch, in
-// which down waits slot by slot for the up units of all blocks, or two launches.
+// follows the down product is done by the block that has a slot's last unit, after its own products. The phases are one
+// cooperative launch or two launches.
 //
-// Memory between thread blocks: sums are stored, the block's barrier is passed, one thread counts the units (acquire
-// and release); whoever sees the full count lets its block read, past L1. Counters return to zero within the call: a slot's
-// last down unit is finished after every block has made the slot's vector.
+// Memory between thread blocks: a word says by itself whether it is there (load_words), so nothing is counted or fenced
+// before it is read. Its last reader clears it. Down waits for up's words of any block, the output for words of blocks with
+// lower numbers: one launch needs all blocks resident, two launches need no more than that blocks start in ascending order.
 //
 // Most of the time that is not the products' goes to fetching instructions that a multiprocessor runs once or twice a launch,
 // so there is one copy of the transform, in a loop over what it transforms.
@@ -24,7 +24,8 @@ namespace glq {
 template <class C>
 __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& shared, float* dynamic, const Tables& tables,
                                           const Batch& batch) {
-  const bool up = batch.phase == 0;
+  bool up = batch.phase == 0;
+  int vector_base = batch.vector_base;
   float* scratch = dynamic + call.scratch;
   if (has_duty<C>(kUnitsDuty)) list_units<C>(call, shared, batch);
   if (has_duty<C>(kScalesDuty)) {
@@ -39,7 +40,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
   bool multiplied = false;
 #pragma unroll 1
   for (;;) {
-    int which = batch.vector_base + vector;
+    int which = vector_base + vector;
     if (multiplied) {
       if ((slot + 1) * call.matrix[1].units > shared.batch.last) break;
       which = slot++;
@@ -91,13 +92,16 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
     const uint64_t policy = stream_policy(call.hints);
-    const UnitList list{shared.units, shared.batch.end - shared.batch.begin, &shared.taken};
+    const int units = shared.batch.end - shared.batch.begin;
+    const UnitList list{shared.units, units, call.queues, shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
                       call.partial[shared.batch.phase], policy);
     __syncthreads();
     mark(call, shared.batch.phase, kProductDone);
     if (shared.batch.phase == 0 || shared.batch.end < shared.batch.last) break;
     multiplied = true;
+    up = false;  // and nothing that was known before the product is needed after it
+    vector = vector_base = 0;
     slot = call.matrix[1].by_units(shared.batch.share);
   }
   mark(call, shared.batch.phase, kHandedOver);
@@ -153,7 +157,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     phase = shared.batch.phase;  // read again, like the batch
     __syncthreads();
   }
-  if (C::kSharedTable && cluster_blocks() > 1) wait_for_copy(&shared.table_ready);  // others write to this block's memory
+  if (C::kSharedTable) wait_for_copy(&shared.table_ready);  // also by a block without units: the copy writes to its memory
   // Words stood for up's sums; whoever waits for this kernel waits for up too.
   if (call.dependent && call.first_phase == 1) wait_for_previous_kernel();
 }

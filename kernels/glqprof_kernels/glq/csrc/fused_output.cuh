@@ -8,7 +8,7 @@ namespace glq {
 // By `threads` threads, of which this is number `thread`: words that are not there, for the next call.
 __device__ __forceinline__ void clear_words(float* words, int count, int thread, int threads) {
 #pragma unroll 1
-  for (int i = 4 * thread; i < count; i += 4 * threads) store_coherent(words + i, make_uint4(kMissing, kMissing, kMissing, kMissing));
+  for (int i = 4 * thread; i < count; i += 4 * threads) store_words(words + i, make_uint4(kMissing, kMissing, kMissing, kMissing));
 }
 
 // A slot's sums, when nobody reads them any more.
@@ -60,8 +60,8 @@ __device__ __forceinline__ void combine(const FusedCall& call, FusedShared& shar
         for (int j = 0; j < kLoadsAtOnce; ++j) {
           low[j] = high[j] = make_uint4(0, 0, 0, 0);
           if (from + j < end) {
-            low[j] = load_coherent(e + j * apart);
-            if (C::kFast) high[j] = load_coherent(e + j * apart + 16);
+            low[j] = load_words(e + j * apart);
+            if (C::kFast) high[j] = load_words(e + j * apart + 16);
           }
         }
 #pragma unroll
@@ -113,7 +113,7 @@ __device__ __forceinline__ void finish_slot(const FusedCall& call, FusedShared& 
     output_values(data, su, first, m.rows, v);
     const int64_t at = static_cast<int64_t>(slot) * m.rows + first;
     if (C::kFast) {
-      store_floats_coherent(static_cast<float*>(call.expert_out) + at, v);
+      store_float_words(static_cast<float*>(call.expert_out) + at, v);
     } else {
       store_halves(static_cast<uint16_t*>(call.expert_out) + at, v);
     }

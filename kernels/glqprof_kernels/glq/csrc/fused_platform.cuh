@@ -134,6 +134,22 @@ __device__ __forceinline__ uint4 load_stream(const uint4* from, uint64_t policy)
   return v;
 }
 
+__device__ __forceinline__ uint4 load_stream(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Written by other thread blocks of this launch: L1 is passed by.
+__device__ __forceinline__ float4 load_coherent(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float load_coherent(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
+  return __ldcg(reinterpret_cast<const unsigned short*>(from));
+}
+__device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
+
 // Asks L2 for `bytes` (a multiple of 16) that will be read once.
 __device__ __forceinline__ void prefetch_stream(const void* from, int bytes, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
@@ -146,18 +162,18 @@ __device__ __forceinline__ void prefetch_stream(const void* from, int bytes, uin
 // of fp16 results (round_to_half). Nothing else is ordered by these words, so they need no fence.
 constexpr uint32_t kMissing = 0xFFFFFFFFu;
 
-__device__ __forceinline__ uint4 load_coherent(const void* from) {
+__device__ __forceinline__ uint4 load_words(const void* from) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(from));
   return v;
 }
-__device__ __forceinline__ void store_coherent(void* to, const uint4& v) {
+__device__ __forceinline__ void store_words(void* to, const uint4& v) {
   asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
-__device__ __forceinline__ void store_coherent(float* to, float v) {
+__device__ __forceinline__ void store_words(float* to, float v) {
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(v) : "memory");
 }
 
@@ -198,13 +214,16 @@ __device__ __forceinline__ void read_clocks(unsigned long long* to) {
   to[1] = static_cast<unsigned long long>(clock64());
 }
 
-// c += a * b: a 16 x 32 int8 by rows, b 32 x 8 int8 by columns, c 16 x 8 int32.
-__device__ __forceinline__ void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                            uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+// c += a * b: a 16 x 32 uint8 by rows, b 32 x 8 int8 by columns, c 16 x 8 int32.
+__device__ __forceinline__ void multiply_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                              uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+
+// sum + the four int8 of a word.
+__device__ __forceinline__ int add_bytes(uint32_t word, int sum) { return __dp4a(static_cast<int>(word), 0x01010101, sum); }
 
 // (word & MASK) | other in one instruction, which the compiler makes two of when it knows `other`.
 template <uint32_t MASK>

@@ -109,7 +109,7 @@ __device__ __forceinline__ void store_halves(uint16_t* to, const float (&v)[8]) 
     uint32_t words[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) words[k] = halves[2 * k] | static_cast<uint32_t>(halves[2 * k + 1]) << 16;
-    store_coherent(to, make_uint4(words[0], words[1], words[2], words[3]));
+    store_words(to, make_uint4(words[0], words[1], words[2], words[3]));
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) to[k] = halves[k];
@@ -123,10 +123,10 @@ __device__ __forceinline__ void store_floats(float* to, const float (&v)[8]) {
 }
 
 // The same for another thread block.
-__device__ __forceinline__ void store_floats_coherent(float* to, const float (&v)[8]) {
+__device__ __forceinline__ void store_float_words(float* to, const float (&v)[8]) {
 #pragma unroll
   for (int k = 0; k < 8; k += 4) {
-    store_coherent(to + k, make_uint4(__float_as_uint(v[k]), __float_as_uint(v[k + 1]), __float_as_uint(v[k + 2]),
+    store_words(to + k, make_uint4(__float_as_uint(v[k]), __float_as_uint(v[k + 1]), __float_as_uint(v[k + 2]),
                                       __float_as_uint(v[k + 3])));
   }
 }

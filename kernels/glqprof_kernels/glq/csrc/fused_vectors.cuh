@@ -27,8 +27,8 @@ __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int 
         low[q] = high[q] = make_uint4(0, 0, 0, 0);
         if (from + q < m.splits) {
           const float* sums = partial + static_cast<int64_t>(from + q) * padded_rows;
-          low[q] = load_coherent(sums);
-          high[q] = load_coherent(sums + 4);
+          low[q] = load_words(sums);
+          high[q] = load_words(sums + 4);
         }
       }
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int 
     if (!missing || !keep_waiting()) break;
     // Units of last splits are the last of a list: until that one is there, only it is asked for.
     const float* last = partial + static_cast<int64_t>(m.splits - 1) * padded_rows;
-    while (any_missing(load_coherent(last)) && keep_waiting()) {
+    while (any_missing(load_words(last)) && keep_waiting()) {
     }
   }
 }
