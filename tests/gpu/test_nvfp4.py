@@ -1,4 +1,4 @@
-"""The NVFP4 kernels on a GPU: nine variants of the same bytes, near float64, replayed graphs, streams, invalid ids."""
+"""The NVFP4 kernels on a GPU: twelve variants of the same bytes, near float64, replayed graphs, streams, wrong ids."""
 
 from __future__ import annotations
 

@@ -40,18 +40,21 @@ class EmulatedNvfp4:
         """(out [tokens, hidden] bf16, plan as a dict, kernels launched).
 
         ``experts_as``: a dtype; then the result is the expert outputs [tokens, top_k, hidden] of it, skipped slots NaN.
-        ``config``: warps, depth, item_rows, blocks, shared_bytes, order.
+        ``config``: warps, depth, item_rows, blocks, shared_bytes, order, ahead_kib.
         """
-        c = {"warps": 0, "depth": 0, "item_rows": 0, "blocks": 2, "shared_bytes": 227 * 1024, "order": 0, **config}
+        c = {"warps": 0, "depth": 0, "item_rows": 0, "blocks": 2, "shared_bytes": 227 * 1024, "order": 0}
+        c |= {"ahead_kib": 0, **config}
         schedule, pipeline = split_variant(variant)
         gate_up, down = self._matrix(packed.gate_up), self._matrix(packed.down)
         narrow = experts_as == torch.bfloat16
         numbers = [*ids.shape, packed.experts, int(packed.activation == "swiglu"), int(mask_invalid), x.stride(0)]
         numbers += [*ids.stride(), *weights.stride(), SCHEDULES[schedule], PIPELINES[pipeline], c["warps"], c["depth"]]
         numbers += [c["item_rows"], c["blocks"], int(narrow), c["shared_bytes"], c["order"]]
-        numbers += [LAYER if experts_as is None else EXPERTS_ONLY, x.stride(1)]
+        numbers += [LAYER if experts_as is None else EXPERTS_ONLY, x.stride(1), c["ahead_kib"]]
         n = (ctypes.c_int64 * len(numbers))(*numbers)
         size = self.library.emulated_nvfp4_workspace(ctypes.byref(gate_up), ctypes.byref(down), n)
+        if size < 0:
+            raise RuntimeError(self.library.emulated_nvfp4_error().decode())
         memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
         workspace = memory[-memory.data_ptr() % 256 :]
         if experts_as is None:
@@ -82,7 +85,7 @@ class EmulatedNvfp4:
         """[warps, stages, shared-memory bytes] of gate-up and of down on an H200."""
         schedule, pipeline = split_variant(variant)
         numbers = [tokens, top_k, experts, int(gated), 0, hidden, top_k, 1, top_k, 1, SCHEDULES[schedule]]
-        numbers += [PIPELINES[pipeline], *[0] * 9]
+        numbers += [PIPELINES[pipeline], *[0] * 10]
         found = (ctypes.c_int32 * 6)()
         gate_up, down = _Matrix(0, 0, inter, hidden), _Matrix(0, 0, hidden, inter)
         n = (ctypes.c_int64 * len(numbers))(*numbers)

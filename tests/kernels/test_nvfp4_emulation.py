@@ -1,4 +1,4 @@
-"""The NVFP4 CUDA source, run on the CPU as fibers: the exact implementation's bytes from all nine variants."""
+"""The NVFP4 CUDA source, run on the CPU as fibers: the exact implementation's bytes from all twelve variants."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from glqprof_kernels.nvfp4 import factory, routing, tiles
 from glqprof_kernels.nvfp4.exact import moe as exact
 from glqprof_kernels.nvfp4.exact.product import host_layer, linear
 from glqprof_kernels.nvfp4.extension import CSRC, SHARED
-from glqprof_kernels.nvfp4.ops import VARIANTS
+from glqprof_kernels.nvfp4.ops import SCHEDULES, VARIANTS
 
 ORDERS = (0, 1, 2)
 GATED = (96, 64, 4, "swiglu", 0.0)  # k of gate-up ends in half a slot
 CLAMPED = (128, 160, 3, "swiglu", 0.5)  # k of down does
 PLAIN = (64, 96, 5, "relu2", 0.0)
+ODD = (64, 448, 2, "swiglu", 0.0)  # down: 7 slots; the last stage of two has one, and a ring of three has come around
 SHAPES = [GATED, CLAMPED, PLAIN]
 
 
@@ -100,13 +101,14 @@ def test_one_block_of_each_kernel_a_multiprocessor(emulated, name, variant) -> N
     for rows in (1, 2, 4):
         sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, gated, rows)
         (warps, _, gate_up), (down_warps, _, down) = emulated.choice(*sizes, variant)
-        assert max(warps, down_warps) <= 8  # 128 registers a thread: two such blocks are 65536
+        # 128 registers a thread, 64 of quarter's: two such blocks are 65536.
+        assert max(warps, down_warps) <= (16 if variant.startswith("quarter") else 8)
         assert gate_up + down + 2 * RESERVED <= MULTIPROCESSOR, rows
         assert 2 * (down + RESERVED) > MULTIPROCESSOR, rows
         assert down + 2 * gate_up + 3 * RESERVED > MULTIPROCESSOR, rows
 
 
-@pytest.mark.parametrize("schedule", ["base", "waves", "half"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("depth", [2, 3, 4, 6, 16])
 def test_every_depth(emulated, schedule, depth) -> None:
     for shape in (GATED, PLAIN):
@@ -117,7 +119,7 @@ def test_every_depth(emulated, schedule, depth) -> None:
             assert same_bits(got, case.want(*given)), (shape, rows)
 
 
-@pytest.mark.parametrize("schedule", ["base", "waves", "half"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ring_deep_without_the_bulk_copy_engine(below_sm_90, schedule) -> None:
     for shape in SHAPES:
         case = setup(shape)
@@ -134,6 +136,40 @@ def test_how_rows_are_grouped_changes_no_byte(emulated, item_rows) -> None:
     given = inputs(GATED, 19, hot=2)
     for variant in ("base-ring", "waves-regs", "half-deep"):
         assert same_bits(emulated.moe(case.packed, *given, variant, item_rows=item_rows)[0], case.want(*given))
+    for variant in ("quarter-regs", "quarter-ring", "quarter-deep"):
+        if item_rows <= 8:
+            assert same_bits(emulated.moe(case.packed, *given, variant, item_rows=item_rows)[0], case.want(*given))
+        else:
+            with pytest.raises(RuntimeError, match="items of 8 rows at most"):
+                emulated.moe(case.packed, *given, variant, item_rows=item_rows)
+
+
+@pytest.mark.parametrize("depth", [3, 4, 5, 6])
+@pytest.mark.parametrize("ahead_kib", [0, 1, 64])
+def test_stages_of_the_quarter_ring_and_what_is_asked_into_l2(emulated, depth, ahead_kib) -> None:
+    for shape in (*SHAPES, ODD):
+        case = setup(shape)
+        for rows, blocks in ((1, 2), (6, 1), (17, 2)):
+            given = inputs(shape, rows)
+            config = {"depth": depth, "blocks": blocks, "order": 2, "ahead_kib": ahead_kib}
+            got = emulated.moe(case.packed, *given, "quarter-ring", **config)[0]
+            assert same_bits(got, case.want(*given)), (shape, rows)
+
+
+@pytest.mark.parametrize("depth", [2, 7])
+def test_a_quarter_ring_of_other_depths_is_refused(emulated, depth) -> None:
+    with pytest.raises(RuntimeError, match="3 to 6 stages"):
+        emulated.moe(setup(GATED).packed, *inputs(GATED, 1), "quarter-ring", depth=depth)
+
+
+def test_a_multiprocessor_has_sixteen_warps_of_one_row_of_glm(emulated) -> None:
+    """8 experts of 2048 columns by 8, and of 4096 by 16: 2048 units on 132 multiprocessors, 15.5 each."""
+    shape = geometry.load("glm-5.3-flash")
+    sizes = (shape.hidden, shape.expert_inter, shape.experts, shape.top_k, True, 1)
+    gate_up, down = emulated.choice(*sizes, "quarter-ring")
+    # A stage: 128 inputs of 16 rows, codes and scales, and of x.
+    assert gate_up[:2] == down[:2] == [16, 4]
+    assert gate_up[2] == 16 * 4 * (128 * 16 // 2 + 128 // 16 * 16 + 128 * 2)
 
 
 @pytest.mark.parametrize("shared_kib", [163, 99])
@@ -232,7 +268,7 @@ def test_strided_inputs(emulated) -> None:
     odd[1:] = x.flatten()
     want = case.want(x, ids, weights)
     for seen in (wide_x[:, 1::2], padded[:, :96], odd[1:].view(5, 96)):
-        for variant in ("base-regs", "half-ring", "waves-deep"):
+        for variant in ("base-regs", "half-ring", "waves-deep", "quarter-ring"):
             got = emulated.moe(case.packed, seen, wide_ids[:, 2:4], wide_weights[:, 2:4], variant, order=2)[0]
             assert same_bits(got, want), (seen.stride(), variant)
 
@@ -258,9 +294,10 @@ def test_outputs_of_the_experts(emulated, dtype) -> None:
 
 
 FAULTS = [
-    ("ring.cuh", "wait_copy_groups<Ring::kDepth - 2>()", "wait_copy_groups<Ring::kDepth - 1>()"),
-    ("ring.cuh", "source.template copy<true, true>(stages.before);", "source.template copy<true, true>(stages.now);"),
+    ("ring.cuh", "wait_copy_groups<DEPTH - 2>()", "wait_copy_groups<DEPTH - 1>()"),
+    ("ring.cuh", "copy_next<true, true>(stages.before, other_at);", "copy_next<true, true>(stages.now, other_at);"),
     ("ring.cuh", "copy16_group_if(lane < kBusyLanes,", "copy16_group_if(true,"),
+    ("ring.cuh", "copy16_group_if(left > i % kSlots,", "copy16_group_if(left > 0 && i % kSlots == 0,"),
     ("bulk.cuh", "      fill(stage, barrier);", "      fill(stages.now, stages.barrier);"),
     ("bulk.cuh", "parity ^= 1;", "parity ^= 0;"),
     ("bulk.cuh", "for (int row = 1; row < count; ++row)", "for (int row = 2; row < count; ++row)"),
@@ -289,9 +326,10 @@ def test_planted_faults_are_seen(tmp_path, name, old, new) -> None:
         buffer[:, : shape[0]] = x
         x = buffer[:, : shape[0]]  # beyond k lies what must not be read
         want = case.want(x, ids, weights)
-        for variant in ("base-regs", "base-ring", "half-ring", "half-deep"):
+        for variant in ("base-regs", "base-ring", "half-ring", "half-deep", "quarter-ring"):
+            depth = 3 if variant == "quarter-ring" else 2
             try:
-                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=2)[0]
+                got = broken.moe(case.packed, x, ids, weights, variant, order=1, blocks=1, warps=2, depth=depth)[0]
             except RuntimeError:
                 wrong = True
                 continue

@@ -22,12 +22,14 @@ def inputs(rows: int = 3):
     return x, torch.randint(0, 4, (rows, 2), generator=generator), torch.rand(rows, 2, generator=generator)
 
 
-def test_nine_variants() -> None:
-    assert len(ops.VARIANTS) == 9
+def test_twelve_variants() -> None:
+    assert len(ops.VARIANTS) == 12
     assert ops.VARIANTS[0] == "base-regs"
-    assert ops.VARIANTS[-1] == "half-deep"
+    assert ops.VARIANTS[-1] == "quarter-deep"
     assert {ops.split_variant(name) for name in ops.VARIANTS} == {
-        (schedule, pipeline) for schedule in ("base", "waves", "half") for pipeline in ("regs", "ring", "deep")
+        (schedule, pipeline)
+        for schedule in ("base", "waves", "half", "quarter")
+        for pipeline in ("regs", "ring", "deep")
     }
 
 

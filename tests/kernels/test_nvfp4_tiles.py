@@ -62,9 +62,9 @@ def registers(first: int, second: int) -> list[list[int]]:
     """What decode.cuh makes of two words: [block][register], before the multiplication."""
     fourth = (first & LEFT_MASK) | (rotate_right(second, 2) & ~LEFT_MASK)
     blocks = []
-    for word, turn in ((first, 6), (second, 12)):
-        three = [rotate_right(word, bits) & PAIR_MASK for bits in (0, 4, 10)]
-        blocks.append([*three, rotate_right(fourth, turn) & PAIR_MASK])
+    for word, last in ((first, rotate_right(fourth, 6)), (second, fourth << 4)):
+        three = [word & PAIR_MASK, rotate_right(word, 4) & PAIR_MASK, word << 6 & PAIR_MASK]
+        blocks.append([*three, last & PAIR_MASK])
     return blocks
 
 
@@ -82,26 +82,25 @@ def test_a_lane_finds_the_weights_of_the_mma_operand(gated) -> None:
     rows, cols = (128, 96) if gated else (64, 96)
     matrix = random_matrix(2, rows, cols, seed=7)
     packed = tiles.pack(matrix, gated)
-    split = 1024 if gated else 512
-    expert, atom_row = 1, 2
+    assert packed.tiles.shape == (2, rows // 16, 2, 576)
+    expert, atom = 1, 2
     for slot in range(2):
-        body = packed.tiles[expert, atom_row, slot]
-        for section in range(split // 512):
-            words = body[section * 512 : section * 512 + 512].view(torch.int32).tolist()
-            scales = body[split + section * 64 : split + section * 64 + 64]
-            for lane in (0, 5, 18, 31):
-                g, t = divmod(lane, 4)
-                for pair in range(2):
-                    first, second = (words[lane * 4 + 2 * pair + i] & 0xFFFFFFFF for i in range(2))
-                    for block, made in enumerate(registers(first, second)):
-                        for r, register in enumerate(made):
-                            row = atom_row * 16 + g + 8 * (r % 2) + (rows // 2 if gated and pair else 0)
-                            k = slot * 64 + (section * 32 if gated else pair * 32) + block * 16 + 4 * t + 2 * (r // 2)
-                            for half in range(2):
-                                value = bf16_times_2_126(register >> (16 * half) & 0xFFFF)
-                                byte = int(matrix.codes[expert, row, k // 2]) if k < cols else 0
-                                code = byte >> (4 * half) & 15
-                                want = E2M1[code & 7] * (-1 if code & 8 else 1)
-                                assert value == want, (slot, section, lane, pair, block, r, half)
-                            found = int(scales[8 * g + 4 * pair + 2 * (r % 2) + block])
-                            assert found == (int(matrix.scales[expert, row, k // 16]) if k < cols else 0x80)
+        body = packed.tiles[expert, atom, slot]
+        words, scales = body[:512].view(torch.int32).tolist(), body[512:]
+        for lane in (0, 5, 18, 31):
+            g, t = divmod(lane, 4)
+            for pair in range(2):
+                first, second = (words[lane * 4 + 2 * pair + i] & 0xFFFFFFFF for i in range(2))
+                for block, made in enumerate(registers(first, second)):
+                    for r, register in enumerate(made):
+                        # Gated: gate rows of eight columns, then the up rows, which begin halfway down the matrix.
+                        row = atom * 8 + g + rows // 2 * (r % 2) if gated else atom * 16 + g + 8 * (r % 2)
+                        k = slot * 64 + pair * 32 + block * 16 + 4 * t + 2 * (r // 2)
+                        for half in range(2):
+                            value = bf16_times_2_126(register >> (16 * half) & 0xFFFF)
+                            byte = int(matrix.codes[expert, row, k // 2]) if k < cols else 0
+                            code = byte >> (4 * half) & 15
+                            want = E2M1[code & 7] * (-1 if code & 8 else 1)
+                            assert value == want, (slot, lane, pair, block, r, half)
+                        found = int(scales[8 * g + 4 * pair + 2 * (r % 2) + block])
+                        assert found == (int(matrix.scales[expert, row, k // 16]) if k < cols else 0x80)

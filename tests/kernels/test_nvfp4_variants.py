@@ -17,7 +17,8 @@ from glqprof_kernels import geometry
 from glqprof_kernels.nvfp4 import variants
 from glqprof_kernels.nvfp4.workload import make_batch, make_workload, supported
 
-KERNELS = [f"{unit}-{pipeline}" for unit in ("base", "waves", "half") for pipeline in ("regs", "ring", "deep")]
+UNITS, PIPELINES = ("base", "waves", "half", "quarter"), ("regs", "ring", "deep")
+KERNELS = [f"{unit}-{pipeline}" for unit in UNITS for pipeline in PIPELINES]
 
 
 @pytest.fixture(scope="module")

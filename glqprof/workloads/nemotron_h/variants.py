@@ -25,7 +25,8 @@ class ExpertVariant:
 
 def _variants() -> tuple[ExpertVariant, ...]:
     glq = [("v0.2.12", ""), ("v3a", "v0.2.12"), ("v3b", "v0.2.12"), ("v3b-fp32act", ""), ("fused", "v0.2.12")]
-    nvfp4 = [f"nvfp4-{unit}-{pipeline}" for unit in ("base", "waves", "half") for pipeline in ("regs", "ring", "deep")]
+    units, pipelines = ("base", "waves", "half", "quarter"), ("regs", "ring", "deep")
+    nvfp4 = [f"nvfp4-{unit}-{pipeline}" for unit in units for pipeline in pipelines]
     return (
         *(ExpertVariant(name, GLQ, same) for name, same in [*glq, ("fused-fast", "")]),
         *(ExpertVariant(name, NVFP4, "" if name == nvfp4[0] else nvfp4[0]) for name in nvfp4),

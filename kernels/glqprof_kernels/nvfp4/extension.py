@@ -16,7 +16,7 @@ SHARED_FILES = ("activation.cuh", "arithmetic.cuh", "fused_platform.cuh", "platf
 SOURCES = (
     "extension.cpp",
     "launch.cu",
-    *(f"experts_{s}_{p}.cu" for s, p in product(("base", "waves", "half"), ("regs", "ring", "deep"))),
+    *(f"experts_{s}_{p}.cu" for s, p in product(("base", "waves", "half", "quarter"), ("regs", "ring", "deep"))),
 )
 
 

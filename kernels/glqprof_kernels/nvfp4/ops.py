@@ -14,12 +14,12 @@ import torch
 from . import tiles
 from .tiles import PackedLayer, PackedMatrix
 
-SCHEDULES = {"base": 0, "waves": 1, "half": 2}
+SCHEDULES = {"base": 0, "waves": 1, "half": 2, "quarter": 3}
 PIPELINES = {"regs": 0, "ring": 1, "deep": 2}
 VARIANTS = tuple(f"{schedule}-{pipeline}" for schedule in SCHEDULES for pipeline in PIPELINES)
 """All of the same bytes on one architecture."""
 DEFAULT_VARIANT = "base-ring"
-CONFIG = {"warps": 0, "depth": 0, "shared_kib": 0, "item_rows": 0, "blocks": 0, "dependent": True}
+CONFIG = {"warps": 0, "depth": 0, "shared_kib": 0, "item_rows": 0, "blocks": 0, "ahead_kib": 0, "dependent": True}
 """The extension's Config, by field (csrc/moe_call.h); the variant sets the rest."""
 PLAN, GATE_UP, DOWN, COMBINE = 1, 2, 4, 8
 """Bits of ``which``: the kernels that a call launches."""
@@ -183,7 +183,7 @@ def _packed(
     activation: str,
     limit: float,
 ) -> PackedLayer:
-    hidden, inter = x.shape[1], gate_up_tiles.shape[1] * tiles.ATOM_ROWS
+    hidden, inter = x.shape[1], gate_up_tiles.shape[1] * tiles.atom_columns(activation == "swiglu")
     gate_up = PackedMatrix(gate_up_tiles, gate_up_scale, inter, hidden, activation == "swiglu")
     return PackedLayer(gate_up, PackedMatrix(down_tiles, down_scale, hidden, inter, False), activation, limit, errors)
 

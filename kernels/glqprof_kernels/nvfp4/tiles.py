@@ -1,16 +1,15 @@
 """The kernels' layout of NVFP4 weights, and its inverse: what the tensor cores read, a lane's words side by side.
 
-An *atom row* is 16 output columns: 16 rows of a plain matrix, or 16 gate rows and the 16 up rows of the same columns.
-Along k it is a sequence of *slots* of 64 inputs, each of one section (plain) or two (gated: 32 inputs each). A section
-is 512 bytes of codes and 64 of block scales; a slot holds its sections' codes, then their scales. The last slot is
+An *atom* is 16 rows: 16 output columns of a plain matrix, or 8 gate rows and the 8 up rows of the same 8 columns.
+Along k it is a sequence of *slots* of 64 inputs, each 512 bytes of codes and 64 of block scales. The last slot is
 filled up with codes 0 and scales -0: a block of these adds -0 to a sum, which changes none.
 
-Codes of a section: lane 4g + t of a warp has 16 bytes, two pairs of words. A pair of words is two blocks of 16 inputs
-of 16 rows: in a plain matrix blocks 0, 1 and blocks 2, 3; in a gated one of the gate rows and of the up rows. Per block
-that is an operand of ``mma.m16n8k16``: register r has row g + 8 · (r % 2) and inputs 4t + 2 · (r // 2) and the one
-after. Where the four bits of a code lie in its two words is ``code_bits``; csrc/decode.cuh takes them out.
+Codes of a slot: lane 4g + t of a warp has 16 bytes, two pairs of words. A pair of words is two blocks of 16 inputs of
+16 rows: blocks 0, 1 and blocks 2, 3. Per block that is an operand of ``mma.m16n8k16``: register r has row
+g + 8 · (r % 2) and inputs 4t + 2 · (r // 2) and the one after. Where the four bits of a code lie in its two words is
+``code_bits``; csrc/decode.cuh takes them out.
 
-Scales of a section: for each g 8 bytes, a word for each pair of words: row g blocks 0, 1, then row g + 8 blocks 0, 1.
+Scales of a slot: for each g 8 bytes, a word for each pair of words: row g blocks 0, 1, then row g + 8 blocks 0, 1.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from .weights import BLOCK, ExpertMatrix, LayerWeights
 
 ATOM_ROWS = 16
 SLOT_COLUMNS = 64
-SECTION_BYTES = 576
+SLOT_BYTES = 576
 CODE_BYTES = 512
 PAD_SCALE = 0x80
 """e4m3 -0: of a block of zero codes, fma(+0, -0, acc) is acc, whatever its sign."""
 
-_SHIFTS = (0, 4, 10)
-"""Rotations that bring a word's first three register pairs to bits 15 and 8..6 of both halves."""
+_SHIFTS = (0, 4, 32 - 6)
+"""Rotations to the right that bring a word's first three register pairs to bits 15 and 8..6 of both halves. Those by
+32 - n are shifts to the left by n: the bits that such a rotation brings around are not wanted."""
 _LEFT = 0x60306030
 """The bits that these leave; the fourth pairs of two words share the bits left in both."""
 _SECOND_TURN = 2
-_FOURTH = (6, 12)
+_FOURTH = (6, 32 - 4)
 
 
 @cache
@@ -62,8 +62,8 @@ def code_bits() -> tuple[tuple[int, ...], ...]:
 class PackedMatrix:
     """A matrix of all experts in tiles.
 
-    ``tiles``: uint8 [experts, columns / 16, slots, sections · 576]; ``scale``: float32 [experts]. ``columns`` is what
-    the kernel writes (inter for a gated matrix), ``inputs`` what it reads.
+    ``tiles``: uint8 [experts, columns / 16 (gated: / 8), slots, 576]; ``scale``: float32 [experts]. ``columns`` is
+    what the kernel writes (inter for a gated matrix), ``inputs`` what it reads.
     """
 
     tiles: Any
@@ -124,26 +124,42 @@ def unpack_layer(packed: PackedLayer) -> LayerWeights:
     return LayerWeights(gate_up, down, packed.activation, packed.limit)
 
 
+def atom_columns(gated: bool) -> int:
+    """Output columns of an atom: its 16 rows are that many gates and as many ups, or plain."""
+    return ATOM_ROWS // 2 if gated else ATOM_ROWS
+
+
 def pack(matrix: ExpertMatrix, gated: bool) -> PackedMatrix:
     """One matrix in tiles, made an expert at a time. ``gated``: the first half of the rows are gates, the other ups."""
-    sections = 2 if gated else 1
-    columns = matrix.rows // sections
+    columns = matrix.rows // (2 if gated else 1)
     slots = -(-matrix.cols // SLOT_COLUMNS)
-    shape = (matrix.experts, columns // ATOM_ROWS, slots, sections * SECTION_BYTES)
+    shape = (matrix.experts, matrix.rows // ATOM_ROWS, slots, SLOT_BYTES)
     tiles = torch.empty(shape, dtype=torch.uint8, device=matrix.device)
-    split = sections * CODE_BYTES
     for expert in range(matrix.experts):
-        tiles[expert, ..., :split] = _pack_codes(matrix.codes[expert], slots, gated)
-        tiles[expert, ..., split:] = _pack_scales(matrix.scales[expert], slots, gated)
+        tiles[expert, ..., :CODE_BYTES] = _pack_codes(_in_atoms(matrix.codes[expert], gated), slots)
+        tiles[expert, ..., CODE_BYTES:] = _pack_scales(_in_atoms(matrix.scales[expert], gated), slots)
     return PackedMatrix(tiles, matrix.scale, columns, matrix.cols, gated)
 
 
 def unpack(packed: PackedMatrix, name: str = "matrix") -> ExpertMatrix:
     """The inverse of ``pack``, to the bit."""
-    split = (2 if packed.gated else 1) * CODE_BYTES
-    codes = torch.stack([_unpack_codes(tiles[..., :split], packed) for tiles in packed.tiles])
-    scales = torch.stack([_unpack_scales(tiles[..., split:], packed) for tiles in packed.tiles])
+    codes = torch.stack([_from_atoms(_unpack_codes(t[..., :CODE_BYTES], packed), packed.gated) for t in packed.tiles])
+    scales = torch.stack([_from_atoms(_unpack_scales(t[..., CODE_BYTES:], packed), packed.gated) for t in packed.tiles])
     return ExpertMatrix(codes, scales, packed.scale, name, check_values=False)
+
+
+def _in_atoms(rows: Any, gated: bool) -> Any:
+    """[rows, n] in the order of the atoms' rows."""
+    if not gated:
+        return rows
+    return rows.view(2, -1, ATOM_ROWS // 2, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
+
+
+def _from_atoms(rows: Any, gated: bool) -> Any:
+    """The inverse of ``_in_atoms``."""
+    if not gated:
+        return rows
+    return rows.view(-1, 2, ATOM_ROWS // 2, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
 
 
 def _fill(values: Any, width: int, value: int) -> Any:
@@ -151,62 +167,54 @@ def _fill(values: Any, width: int, value: int) -> Any:
     return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values
 
 
-# Axes: a atom row, r row // 8, g row % 8, s slot, q section, h pair of words, i block, t, p = register // 2, e half.
-def _code_axes(codes: Any, slots: int, gated: bool) -> Any:
-    """[rows, slots · 64] → a view [a, s, q, g, t, h, i, p, r, e]."""
-    if gated:
-        return codes.view(2, -1, 2, 8, slots, 2, 2, 4, 2, 2).permute(
-            1, 4, 5, 3, 7, 0, 6, 8, 2, 9
-        )  # h a r g s q i t p e
-    return codes.view(-1, 2, 8, slots, 1, 2, 2, 4, 2, 2).permute(0, 3, 4, 2, 7, 5, 6, 8, 1, 9)  # a r g s q h i t p e
+# Axes: a atom, r row // 8, g row % 8, s slot, h pair of words, i block, t, p = register // 2, e half.
+def _code_axes(codes: Any, slots: int) -> Any:
+    """[rows, slots · 64] → a view [a, s, g, t, h, i, p, r, e]."""
+    return codes.view(-1, 2, 8, slots, 2, 2, 4, 2, 2).permute(0, 3, 2, 6, 4, 5, 7, 1, 8)  # a r g s h i t p e
 
 
-def _scale_axes(scales: Any, slots: int, gated: bool) -> Any:
-    """[rows, slots · 4] → a view [a, s, q, g, h, r, i]."""
-    if gated:
-        return scales.view(2, -1, 2, 8, slots, 2, 2).permute(1, 4, 5, 3, 0, 2, 6)  # h a r g s q i
-    return scales.view(-1, 2, 8, slots, 1, 2, 2).permute(0, 3, 4, 2, 5, 1, 6)  # a r g s q h i
+def _scale_axes(scales: Any, slots: int) -> Any:
+    """[rows, slots · 4] → a view [a, s, g, h, r, i]."""
+    return scales.view(-1, 2, 8, slots, 2, 2).permute(0, 3, 2, 4, 1, 5)  # a r g s h i
 
 
-def _pack_codes(packed: Any, slots: int, gated: bool) -> Any:
-    """uint8 [rows, cols / 2] → [atom rows, slots, sections · 512]."""
+def _pack_codes(packed: Any, slots: int) -> Any:
+    """uint8 [rows, cols / 2] → [atoms, slots, 512]."""
     codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
-    axes = _code_axes(_fill(codes, slots * SLOT_COLUMNS, 0), slots, gated).flatten(-4)  # last: i p r e, 16 codes
+    axes = _code_axes(_fill(codes, slots * SLOT_COLUMNS, 0), slots).flatten(-4)  # last: i p r e, 16 codes
     words = torch.zeros(axes.shape[:-1], dtype=torch.int64, device=packed.device)
     for index, places in enumerate(code_bits()):
         code = axes[..., index].to(torch.int64)
         for bit, place in enumerate(places):
             words |= (code >> bit & 1) << place
-    return words.contiguous().view(torch.uint8).flatten(-4).view(words.shape[0], slots, -1)
+    return words.contiguous().view(torch.uint8).view(words.shape[0], slots, -1)
 
 
 def _unpack_codes(tiles: Any, packed: PackedMatrix) -> Any:
-    """[atom rows, slots, sections · 512] → uint8 [rows, inputs / 2]."""
+    """[atoms, slots, 512] → uint8 [rows, inputs / 2]."""
     atoms, slots, _ = tiles.shape
-    sections = 2 if packed.gated else 1
-    words = tiles.contiguous().view(torch.int64).view(atoms, slots, sections, 8, 4, 2)
+    words = tiles.contiguous().view(torch.int64).view(atoms, slots, 8, 4, 2)
     codes = torch.zeros(*words.shape, 16, dtype=torch.uint8, device=tiles.device)
     for index, places in enumerate(code_bits()):
         for bit, place in enumerate(places):
             codes[..., index] |= ((words >> place & 1) << bit).to(torch.uint8)
-    flat = torch.empty(atoms * ATOM_ROWS * sections, slots * SLOT_COLUMNS, dtype=torch.uint8, device=tiles.device)
-    axes = _code_axes(flat, slots, packed.gated)
+    flat = torch.empty(atoms * ATOM_ROWS, slots * SLOT_COLUMNS, dtype=torch.uint8, device=tiles.device)
+    axes = _code_axes(flat, slots)
     axes.copy_(codes.view(axes.shape))
     flat = flat[:, : packed.inputs]
     return flat[:, 0::2] | flat[:, 1::2] << 4
 
 
-def _pack_scales(scales: Any, slots: int, gated: bool) -> Any:
-    """uint8 [rows, cols / 16] → [atom rows, slots, sections · 64]."""
-    axes = _scale_axes(_fill(scales, slots * SLOT_COLUMNS // BLOCK, PAD_SCALE), slots, gated)
+def _pack_scales(scales: Any, slots: int) -> Any:
+    """uint8 [rows, cols / 16] → [atoms, slots, 64]."""
+    axes = _scale_axes(_fill(scales, slots * SLOT_COLUMNS // BLOCK, PAD_SCALE), slots)
     return axes.reshape(axes.shape[0], slots, -1)
 
 
 def _unpack_scales(tiles: Any, packed: PackedMatrix) -> Any:
-    """[atom rows, slots, sections · 64] → uint8 [rows, inputs / 16]."""
+    """[atoms, slots, 64] → uint8 [rows, inputs / 16]."""
     atoms, slots, _ = tiles.shape
-    rows = atoms * ATOM_ROWS * (2 if packed.gated else 1)
-    flat = torch.empty(rows, slots * SLOT_COLUMNS // BLOCK, dtype=torch.uint8, device=tiles.device)
-    axes = _scale_axes(flat, slots, packed.gated)
+    flat = torch.empty(atoms * ATOM_ROWS, slots * SLOT_COLUMNS // BLOCK, dtype=torch.uint8, device=tiles.device)
+    axes = _scale_axes(flat, slots)
     axes.copy_(tiles.reshape(axes.shape))
     return flat[:, : packed.inputs // BLOCK].contiguous()

@@ -1,7 +1,8 @@
 """The group ``nvfp4-moe`` and its variants, for the bench's registry.
 
-One call computes every layer of the workload, each on inputs of its own. The nine variants are {base, waves, half}
-units × {regs, ring, deep} pipelines and promise the same bytes; on the CPU all run the exact implementation.
+One call computes every layer of the workload, each on inputs of its own. The twelve variants are {base, waves,
+half, quarter} units × {regs, ring, deep} pipelines and promise the same bytes; on the CPU all run the exact
+implementation.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ UNITS = {
     "base": "one warp walks units of 32 columns in a persistent grid",
     "waves": "units ordered so that a wave shares weights, for many rows",
     "half": "16 columns a unit, for geometries with few units",
+    "quarter": "one tensor-core tile of weights a unit (8 gated columns, 16 others), twice the warps, for few rows",
 }
 PIPELINES = {
     "regs": "weights double-buffered in registers",

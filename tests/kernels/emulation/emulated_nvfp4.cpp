@@ -8,6 +8,9 @@
 #include "experts_half_deep.cu"
 #include "experts_half_regs.cu"
 #include "experts_half_ring.cu"
+#include "experts_quarter_deep.cu"
+#include "experts_quarter_regs.cu"
+#include "experts_quarter_ring.cu"
 #include "experts_waves_deep.cu"
 #include "experts_waves_regs.cu"
 #include "experts_waves_ring.cu"
@@ -34,7 +37,7 @@ static nvfp4::Matrix view_nvfp4(const EmulatedNvfp4Matrix& from) {
 }
 
 // n: tokens, top_k, experts, gated, mask_invalid, x_stride, id strides, weight strides, schedule, pipeline, warps, depth,
-// item_rows, blocks, expert output bf16, shared bytes, order, which, x's element stride.
+// item_rows, blocks, expert output bf16, shared bytes, order, which, x's element stride, KiB ahead.
 static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n) {
   nvfp4::MoeCall call = {};
   call.gate_up = view_nvfp4(*gate_up);
@@ -49,14 +52,22 @@ static nvfp4::MoeCall read_nvfp4(const EmulatedNvfp4Matrix* gate_up, const Emula
   call.id_strides[1] = n[7];
   call.weight_strides[0] = n[8];
   call.weight_strides[1] = n[9];
-  call.item_rows = n[14] > 0 ? static_cast<int>(n[14]) : nvfp4::item_rows_of(n[0], n[1], n[2]);
+  nvfp4::MoeConfig config;
+  config.schedule = static_cast<int>(n[10]);
+  config.item_rows = static_cast<int>(n[14]);
+  call.item_rows = nvfp4::item_rows_for(config, n[0], n[1], n[2]);
   call.expert_out_bf16 = n[16] != 0;
   return call;
 }
 
 int64_t emulated_nvfp4_workspace(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix* down, const int64_t* n) {
-  nvfp4::MoeCall call = read_nvfp4(gate_up, down, n);
-  return static_cast<int64_t>(nvfp4::carve_workspace(call, nullptr));
+  try {
+    nvfp4::MoeCall call = read_nvfp4(gate_up, down, n);
+    return static_cast<int64_t>(nvfp4::carve_workspace(call, nullptr));
+  } catch (const std::exception& failure) {
+    std::strncpy(nvfp4_error_text, failure.what(), sizeof(nvfp4_error_text) - 1);
+    return -1;
+  }
 }
 
 // Warps, stages and shared-memory bytes of gate-up and of down on an H200, from sizes alone.
@@ -96,6 +107,7 @@ int emulated_nvfp4(const EmulatedNvfp4Matrix* gate_up, const EmulatedNvfp4Matrix
     config.warps = static_cast<int>(n[12]);
     config.depth = static_cast<int>(n[13]);
     config.blocks = static_cast<int>(n[15]);
+    config.ahead_kib = static_cast<int>(n[21]);
     nvfp4::DeviceLimits limits;
     limits.shared_bytes = static_cast<size_t>(n[17]);
     machine.order = static_cast<emulation::Order>(n[18]);

@@ -11,9 +11,9 @@ namespace nvfp4 {
 template <class S, class E>
 struct BulkShape : Shape<S, E> {
   using F = Shape<S, E>;
-  static constexpr int kSlots = kBulkTiles / F::kTiles;  // of a stage
-  static constexpr int kAtomBytes = kSlots * F::kStreamBytes;
-  static constexpr int kInputsAt = S::kAtoms * kAtomBytes;
+  static constexpr int kSlots = kBulkAtoms / F::kAtoms;  // of a stage
+  static constexpr int kAtomBytes = kSlots * kSlotBytes;
+  static constexpr int kInputsAt = F::kAtoms * kAtomBytes;
   static constexpr int kInputBytes = bulk_input_bytes(kSlots);
 };
 
@@ -38,7 +38,7 @@ struct BulkSource {
       : call(call_), m(E::kDown ? call_.down : call_.gate_up), list(call_) {
     left = count = inputs_left = word = lane_piece = 0;
     first_piece = 0;
-    stream = m.slots * F::kStreamBytes;
+    stream = m.slots * kSlotBytes;
     weights = nullptr;
   }
 
@@ -68,14 +68,14 @@ struct BulkSource {
       if (left == 0) return;
     }
     const int slots = min(left, F::kSlots);
-    const int bytes = min(inputs_left, F::kSlots * kSlotColumns * 2), atom_bytes = slots * F::kStreamBytes;
+    const int bytes = min(inputs_left, F::kSlots * kSlotColumns * 2), atom_bytes = slots * kSlotBytes;
     const SharedAddress to = stage + F::kInputsAt;
     const uint8_t* base = reinterpret_cast<const uint8_t*>(inputs_base<E>(call));
     if (elect_lane()) {
       if (WEIGHTS) {
-        expect_bytes(barrier, S::kAtoms * atom_bytes + count * bytes);
+        expect_bytes(barrier, F::kAtoms * atom_bytes + count * bytes);
 #pragma unroll
-        for (int atom = 0; atom < S::kAtoms; ++atom) {
+        for (int atom = 0; atom < F::kAtoms; ++atom) {
           bulk_copy(stage + atom * F::kAtomBytes, weights + atom * stream, atom_bytes, barrier);
         }
       }
@@ -131,15 +131,15 @@ template <class S, class E, int COLUMNS>
 struct BulkSlot {
   using F = BulkShape<S, E>;
   static constexpr int kTiles = Tiling<COLUMNS>::kTiles;
-  uint4 codes[F::kTiles];
-  uint2 scales[F::kTiles];
+  uint4 codes[F::kAtoms];
+  uint2 scales[F::kAtoms];
   uint2 x[2][2][kTiles];
 
   // Slot `slot` of the stage. `half`: it has 32 inputs.
   __device__ __forceinline__ void load(const BulkStages& stages, int slot, const int (&inputs)[kTiles], bool half) {
     const int lane = threadIdx.x % 32;
-    const SharedAddress at = stages.now + slot * F::kStreamBytes + lane * 16;
-    const SharedAddress scales_at = stages.now + slot * F::kStreamBytes + F::kSections * kCodeBytes + lane / 4 * 8;
+    const SharedAddress at = stages.now + slot * kSlotBytes + lane * 16;
+    const SharedAddress scales_at = stages.now + slot * kSlotBytes + kCodeBytes + lane / 4 * 8;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const SharedAddress first = stages.now + inputs[tile] + slot * kSlotColumns * 2;
@@ -151,24 +151,17 @@ struct BulkSlot {
       }
     }
 #pragma unroll
-    for (int i = 0; i < F::kTiles; ++i) {
-      const int atom = i / F::kSections, section = i % F::kSections;
-      codes[i] = load_shared16(at + atom * F::kAtomBytes + section * kCodeBytes);
-      scales[i] = load_shared8(scales_at + atom * F::kAtomBytes + section * kScaleBytes);
+    for (int atom = 0; atom < F::kAtoms; ++atom) {
+      codes[atom] = load_shared16(at + atom * F::kAtomBytes);
+      scales[atom] = load_shared8(scales_at + atom * F::kAtomBytes);
     }
   }
 
-  __device__ __forceinline__ void add_to(float (&acc)[F::kTiles][Tiling<COLUMNS>::kValues]) const {
+  __device__ __forceinline__ void add_to(float (&acc)[F::kAtoms][Tiling<COLUMNS>::kValues]) const {
 #pragma unroll
-    for (int section = 0; section < F::kSections; ++section) {
-#pragma unroll
-      for (int atom = 0; atom < S::kAtoms; ++atom) {
-        const int i = atom * F::kSections + section;
-        const int first = F::kSections * atom;
-        add_blocks<COLUMNS>(acc[first], codes[i].x, codes[i].y, scales[i].x, x[section]);
-        // Gated: the up rows of the same two blocks; else the next two blocks of the same rows.
-        add_blocks<COLUMNS>(acc[first + (E::kGated ? 1 : 0)], codes[i].z, codes[i].w, scales[i].y, x[E::kGated ? section : 1]);
-      }
+    for (int atom = 0; atom < F::kAtoms; ++atom) {
+      add_blocks<COLUMNS>(acc[atom], codes[atom].x, codes[atom].y, scales[atom].x, x[0]);
+      add_blocks<COLUMNS>(acc[atom], codes[atom].z, codes[atom].w, scales[atom].y, x[1]);
     }
   }
 };
@@ -178,7 +171,8 @@ __device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& u
                                               BulkStages& stages) {
   using F = BulkShape<S, E>;
   using Slot = BulkSlot<S, E, COLUMNS>;
-  constexpr bool kAhead = F::kSlots > 1 && COLUMNS * S::kAtoms <= 8;  // registers hold two slots
+  // Registers hold two slots.
+  constexpr bool kAhead = F::kSlots > 1 && S::kRingThreads == 256 && COLUMNS * S::kColumns <= (E::kGated ? 64 : 128);
   constexpr int kTiles = Tiling<COLUMNS>::kTiles;
   const int lane = threadIdx.x % 32;
   const float scale = __ldg(source.m.scale + unit.expert);
@@ -189,7 +183,7 @@ __device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& u
   }
   const bool ends_half = source.m.inputs % kSlotColumns != 0;
   int left = source.m.slots;  // slots whose sums are missing
-  float acc[F::kTiles][Tiling<COLUMNS>::kValues] = {};
+  float acc[F::kAtoms][Tiling<COLUMNS>::kValues] = {};
   Slot held[kAhead ? 2 : 1];
   auto load = [&](Slot& slot, int number) { slot.load(stages, number, inputs, ends_half && left == 1); };
   // A stage is filled again once its slots have been used: their loads have arrived in all lanes then.
@@ -245,7 +239,7 @@ __device__ __forceinline__ void run_unit_bulk(const MoeCall& call, const Unit& u
 template <class S, class E>
 __device__ __forceinline__ void run_units(const MoeCall& call, int depth, Deep) {
   GLQ_DYNAMIC_SHARED(SharedLine, lines);
-  const int bytes = bulk_stage_bytes(Shape<S, E>::kTiles, call.item_rows);
+  const int bytes = bulk_stage_bytes(Shape<S, E>::kAtoms, call.item_rows);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   BulkStages stages(shared_address(lines) + warp * (kBulkHeaderBytes + depth * bytes), depth, bytes);
   BulkSource<S, E> source(call);
@@ -278,10 +272,10 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int depth, Deep) 
     word = list.word_after(index, word);
     if (unit.count <= 4) {
       run_unit_bulk<S, E, 4>(call, unit, source, stages);
-    } else if (unit.count <= 8) {
+    } else if (S::kMostRows <= 8 || unit.count <= 8) {
       run_unit_bulk<S, E, 8>(call, unit, source, stages);
     } else {
-      run_unit_bulk<S, E, 16>(call, unit, source, stages);
+      if constexpr (S::kMostRows > 8) run_unit_bulk<S, E, 16>(call, unit, source, stages);
     }
   }
 }

@@ -1,7 +1,9 @@
 // Packed codes to mma operands. Two words of a lane hold sixteen e2m1 codes: for two blocks of 16 inputs, the four registers
-// of an m16k16 operand, each a pair of codes. Three pairs of a word lie so that one rotation and one mask put sign, exponent
-// and mantissa at bits 15 and 8..6 of both halves; the fourth pairs of both words share the bits that are left, since four
-// such patterns do not fit one word. As bf16 that is the value times 2^-126, 0.5 being subnormal. tiles.py packs.
+// of an m16k16 operand, each a pair of codes. Three pairs of a word lie so that one turn and one mask put sign, exponent and
+// mantissa at bits 15 and 8..6 of both halves; the fourth pairs of both words share the bits that are left, since four such
+// patterns do not fit one word. Turns are shifts to the left where nothing has to come around: the multiplier can do these,
+// rotations only the pipe of the logic operations, which takes one every other cycle. As bf16 that is the value times 2^-126,
+// 0.5 being subnormal. tiles.py packs.
 #pragma once
 
 #include "platform.cuh"
@@ -15,12 +17,12 @@ __device__ __forceinline__ void decode_blocks(uint32_t first, uint32_t second, u
   const uint32_t fourth = merge<kLeftMask>(first, rotate_right(second, 2));
   a[0][0] = first & kPairMask;
   a[0][1] = rotate_right(first, 4) & kPairMask;
-  a[0][2] = rotate_right(first, 10) & kPairMask;
+  a[0][2] = first << 6 & kPairMask;
   a[0][3] = rotate_right(fourth, 6) & kPairMask;
   a[1][0] = second & kPairMask;
   a[1][1] = rotate_right(second, 4) & kPairMask;
-  a[1][2] = rotate_right(second, 10) & kPairMask;
-  a[1][3] = rotate_right(fourth, 12) & kPairMask;
+  a[1][2] = second << 6 & kPairMask;
+  a[1][3] = fourth << 4 & kPairMask;
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
 #pragma unroll

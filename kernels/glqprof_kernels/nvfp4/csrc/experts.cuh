@@ -6,10 +6,10 @@
 
 namespace nvfp4 {
 
-// A block's most threads. Rings stay within half of a multiprocessor, so that gate-up's block and down's run side by side.
+// A block's most threads. Of a multiprocessor's registers a ring takes half, so that gate-up's block and down's run side by side.
 template <class S, class P>
 constexpr int threads_of() {
-  return P::kPrefetches ? 256 : S::kThreads;
+  return P::kPrefetches ? S::kRingThreads : S::kThreads;
 }
 
 // Registers for two blocks of a multiprocessor, gate-up's and down's, where down's rings fill before gate-up ends.
@@ -22,7 +22,7 @@ constexpr int blocks_at_once() {
 #endif
 }
 
-// grid: any number of blocks of up to threads_of() threads. S: Base, Waves, Half; P: Regs, Ring, Deep; E: Swiglu, Relu2.
+// grid: any number of blocks of up to threads_of() threads. S: Base, Waves, Half, Quarter; P: Regs, Ring, Deep; E: Swiglu, Relu2.
 template <class S, class P, class E>
 __global__ void NVFP4_LAUNCH_BOUNDS((threads_of<S, P>()), (blocks_at_once<S, P>()))
     nvfp4_gate_up_kernel(const GLQ_KERNEL_PARAMETER MoeCall call, int depth) {
@@ -85,10 +85,23 @@ void start_down(const MoeCall& call, const LaunchPlan& plan, cudaStream_t stream
 
 // The expert kernels of one variant.
 struct Starters {
-  Starter swiglu, relu2, down;
-  int atoms;
+  struct Sizes {
+    Starter start;
+    int columns;           // of a unit
+    int atoms;             // of a unit
+    int stage_weights;     // bytes of a ring's stage
+    int (*stage_bytes)(int item_rows);
+  };
+  Sizes swiglu, relu2, down;
   int max_warps;
+  int deepest_ring;  // stages of a ring that may be asked for: 3 to this; 0: it has Ring::kDepth
 };
+
+template <class S, class E>
+Starters::Sizes sizes_of(Starter start) {
+  using F = Shape<S, E>;
+  return {start, F::kColumns, F::kAtoms, F::kWeightBytes, stage_bytes<S, E>};
+}
 
 template <class S, class P>
 Starters starters();
@@ -96,7 +109,8 @@ Starters starters();
 #define NVFP4_INSTANTIATE(S, P)                                                                              \
   template <>                                                                                                \
   Starters starters<S, P>() {                                                                                \
-    return {start_gate_up<S, P, Swiglu>, start_gate_up<S, P, Relu2>, start_down<S, P>, S::kAtoms, threads_of<S, P>() / 32}; \
+    return {sizes_of<S, Swiglu>(start_gate_up<S, P, Swiglu>), sizes_of<S, Relu2>(start_gate_up<S, P, Relu2>),     \
+            sizes_of<S, Down>(start_down<S, P>), threads_of<S, P>() / 32, S::kStageSlots > 1 ? kDeepestRing : 0}; \
   }
 
 }  // namespace nvfp4

@@ -40,21 +40,21 @@ void check_tensor(const Tensor& t, const char* name, c10::ScalarType dtype, c10:
   require(t.is_contiguous(), name, " must be contiguous");
 }
 
-// A packed matrix of all experts (tiles.py): tiles uint8 [E, columns / 16, slots, sections * 576], scale fp32 [E].
+// A packed matrix of all experts (tiles.py): tiles uint8 [E, columns / 16 (gated: / 8), slots, 576], scale fp32 [E].
 struct MatrixTensors {
   Tensor tiles;
   Tensor scale;
   int64_t columns;
   int64_t inputs;
 
-  nvfp4::Matrix view(int64_t experts, int64_t sections) const {
+  nvfp4::Matrix view(int64_t experts, bool gated) const {
     require(columns >= 32 && inputs >= 32 && columns % 32 == 0 && inputs % 32 == 0, "a matrix of ", columns, " x ", inputs,
             ": both must be multiples of 32");
     require(columns <= (1 << 20) && inputs <= (1 << 20), "sizes beyond 1048576 are not supported");
     const int64_t slots = (inputs + nvfp4::kSlotColumns - 1) / nvfp4::kSlotColumns;
     const c10::Device device = tiles.device();
     check_tensor(tiles, "tiles", torch::kUInt8,
-                 {experts, columns / nvfp4::kAtomRows, slots, sections * nvfp4::kSectionBytes}, device);
+                 {experts, columns * (gated ? 2 : 1) / nvfp4::kAtomRows, slots, nvfp4::kSlotBytes}, device);
     check_tensor(scale, "the experts' scale", torch::kFloat32, {experts}, device);
     require(reinterpret_cast<uintptr_t>(tiles.data_ptr()) % 16 == 0, "tiles must be 16-byte aligned");
     return {tiles.data_ptr<uint8_t>(), scale.data_ptr<float>(), static_cast<int>(columns), static_cast<int>(inputs),
@@ -66,14 +66,14 @@ class Layer {
  public:
   Layer(MatrixTensors gate_up, MatrixTensors down, bool gated, double limit, Tensor errors)
       : gate_up_(std::move(gate_up)), down_(std::move(down)), errors_(std::move(errors)) {
-    require(gate_up_.tiles.dim() == 4, "tiles have shape [experts, columns / 16, slots, bytes]");
+    require(gate_up_.tiles.dim() == 4, "tiles have shape [experts, atoms, slots, bytes]");
     const c10::Device device = gate_up_.tiles.device();
     const int64_t experts = gate_up_.tiles.size(0);
     require(device.is_cuda(), "the CUDA kernels need weights on a GPU, not on ", device);
     require(experts >= 1 && experts <= nvfp4::kMaxExperts, experts, " experts; the kernels take 1 to ", nvfp4::kMaxExperts);
     require(down_.tiles.device() == device, "gate_up and down are on different devices");
-    call_.gate_up = gate_up_.view(experts, gated ? 2 : 1);
-    call_.down = down_.view(experts, 1);
+    call_.gate_up = gate_up_.view(experts, gated);
+    call_.down = down_.view(experts, false);
     require(call_.gate_up.columns == call_.down.inputs && call_.gate_up.inputs == call_.down.columns,
             "gate_up and down do not fit each other");
     check_tensor(errors_, "errors", torch::kInt64, {1}, device);
@@ -157,7 +157,7 @@ class Layer {
 
  private:
   int rows_of(const nvfp4::MoeConfig& config, int64_t tokens, int64_t top_k) const {
-    return config.item_rows > 0 ? config.item_rows : nvfp4::item_rows_of(tokens, top_k, call_.experts);
+    return nvfp4::item_rows_for(config, tokens, top_k, call_.experts);
   }
 
   static void check_slots(int64_t tokens, int64_t top_k) {
@@ -216,6 +216,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("shared_kib", &nvfp4::MoeConfig::shared_kib)
       .def_readwrite("item_rows", &nvfp4::MoeConfig::item_rows)
       .def_readwrite("blocks", &nvfp4::MoeConfig::blocks)
+      .def_readwrite("ahead_kib", &nvfp4::MoeConfig::ahead_kib)
       .def_readwrite("dependent", &nvfp4::MoeConfig::dependent);
   pybind11::class_<MatrixTensors>(m, "Matrix")
       .def(pybind11::init([](Tensor tiles, Tensor scale, int64_t columns, int64_t inputs) {

@@ -21,6 +21,7 @@ namespace nvfp4 {
 NVFP4_DECLARE(Base)
 NVFP4_DECLARE(Waves)
 NVFP4_DECLARE(Half)
+NVFP4_DECLARE(Quarter)
 
 namespace {
 
@@ -39,6 +40,7 @@ Starters select(const MoeConfig& config) {
     case kBase: return of_pipeline<Base>(config.pipeline);
     case kWaves: return of_pipeline<Waves>(config.pipeline);
     case kHalf: return of_pipeline<Half>(config.pipeline);
+    case kQuarter: return of_pipeline<Quarter>(config.pipeline);
     default: throw std::invalid_argument("there is no such NVFP4 schedule");
   }
 }
@@ -65,22 +67,32 @@ Shares shares(const DeviceLimits& limits) {
 }
 
 // As many warps as the units need at most; stages that fit. Ring-deep keeps to its share of the shared memory where that holds
-// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise.
+// enough, so that down's first weights come while gate-up runs, and takes all of it otherwise; quarter always keeps to it.
 Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimits& limits, const Starters& kernels, bool down) {
   const Matrix& m = down ? call.down : call.gate_up;
+  const Starters::Sizes& sizes = down ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2;
   const int blocks = blocks_of(config, limits);
   const int64_t units = max_items(static_cast<int64_t>(call.tokens) * call.top_k, call.experts, call.item_rows) *
-                        (m.columns / (kAtomRows * kernels.atoms));
+                        (m.columns / sizes.columns);
   int warps = static_cast<int>(std::min<int64_t>((units + blocks - 1) / blocks, kernels.max_warps));
   if (config.warps > 0) warps = std::min(warps, config.warps);
   warps = std::max(warps, 1);
   if (config.pipeline == kRegs) return {warps, 0, 0};
-  const int weights = kernels.atoms * (!down && call.gated ? 2 : 1) * kSectionBytes;
   const bool bulk = config.pipeline == kDeep && NVFP4_BULK && limits.capability >= 90;
-  const size_t stage = bulk ? bulk_stage_bytes(weights / kSectionBytes, call.item_rows) : stage_bytes(weights, call.item_rows);
-  const size_t stage_weights = bulk ? kBulkTiles * kSectionBytes : weights;
+  const size_t stage = bulk ? bulk_stage_bytes(sizes.atoms, call.item_rows) : sizes.stage_bytes(call.item_rows);
+  const size_t stage_weights = bulk ? kBulkAtoms * kSlotBytes : sizes.stage_weights;
   auto warp_bytes = [&](int depth) { return (bulk ? kBulkHeaderBytes : 0) + depth * stage; };
+  const Shares share = shares(limits);
+  const size_t own_share = down ? share.down : share.gate_up_most;
   int depth = Ring::kDepth;
+  if (config.pipeline == kRing && kernels.deepest_ring > 0) {
+    if (config.depth != 0) {
+      depth = config.depth;
+    } else if (warps * warp_bytes(depth) > own_share && warps * warp_bytes(depth - 1) <= own_share) {
+      --depth;
+    }
+    if (depth < 3 || depth > kernels.deepest_ring) throw std::invalid_argument("a ring of this unit has 3 to 6 stages");
+  }
   if (config.pipeline == kDeep) {
     depth = config.depth;
     if (depth == 0) {
@@ -95,11 +107,11 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
         }
         return kDepths[std::size(kDepths) - 1];
       };
-      const Shares share = shares(limits);
-      const size_t budget = config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024)
-                                                  : down ? share.down : share.gate_up_most;
+      const size_t budget =
+          config.shared_kib > 0 ? std::min(limits.shared_bytes, static_cast<size_t>(config.shared_kib) * 1024) : own_share;
+      while (bulk && warps > 8 && warps * warp_bytes(2) > budget) --warps;
       depth = deepest(budget);
-      const bool enough = depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
+      const bool enough = kernels.deepest_ring > 0 || depth >= kDeepest || (depth - 1) * warps * stage_weights >= kInFlight;
       if (!enough && config.shared_kib == 0) depth = deepest(limits.shared_bytes);
     }
   }
@@ -108,7 +120,7 @@ Chosen choose_for(const MoeCall& call, const MoeConfig& config, const DeviceLimi
   warps = std::min(warps, static_cast<int>(fitting));
   size_t bytes = warps * warp_bytes(depth);
   if (config.dependent && limits.capability >= 90 && blocks <= limits.multiprocessors) {
-    bytes = std::max(bytes, down ? shares(limits).down : shares(limits).gate_up_least);
+    bytes = std::max(bytes, down ? share.down : share.gate_up_least);
   }
   return {warps, depth, static_cast<int>(bytes)};
 }
@@ -138,7 +150,9 @@ void launch_moe(const MoeCall& call, const MoeConfig& config, const DeviceLimits
     plan.threads = static_cast<unsigned int>(chosen.warps * 32);
     plan.shared_bytes = static_cast<size_t>(chosen.shared_bytes);
     plan.depth = chosen.depth;
-    (phase == 1 ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2)(call, plan, stream);
+    MoeCall given = call;
+    given.ahead_bytes = plan.dependent ? config.ahead_kib * 1024 : 0;
+    (phase == 1 ? kernels.down : call.gated ? kernels.swiglu : kernels.relu2).start(given, plan, stream);
   }
   if (which & 8) {
     plan.threads = kCombineThreads;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #if defined(GLQ_EMULATE)
 #include "cuda_emulation.h"
@@ -13,19 +14,20 @@
 
 namespace nvfp4 {
 
-constexpr int kAtomRows = 16;         // output columns of an atom: one m of mma.m16n8k16, or that many gates and ups
-constexpr int kSlotColumns = 64;      // inputs of a slot, what a ring's stage holds
-constexpr int kSectionBytes = 576;    // 512 B of codes, 64 B of block scales: 16 x 64 or (16 + 16) x 32 weights
+constexpr int kAtomRows = 16;         // rows of an atom, one m of mma.m16n8k16: output columns, or 8 gates and their 8 ups
+constexpr int kSlotColumns = 64;      // inputs of a slot
+constexpr int kSlotBytes = 576;       // of an atom: 512 B of codes, 64 B of block scales
 constexpr int kCodeBytes = 512;
 constexpr int kScaleBytes = 64;
 constexpr int kItemRows = 16;
+constexpr int kQuarterRows = 8;       // of an item at most where units are quarters, which have 64 registers
 constexpr int kMaxWarps = 16;
 constexpr int kMaxExperts = 2048;
 constexpr int kMaxSlots = 32768;      // (token, expert) pairs of a call
 
 // One matrix of all experts in tiles (tiles.py has the layout).
 struct Matrix {
-  const uint8_t* tiles;  // [experts, columns / 16, slots, sections * 576], 16-byte aligned
+  const uint8_t* tiles;  // [experts, columns / 16 (gated: / 8), slots, 576], 16-byte aligned
   const float* scale;    // [experts]
   int columns;           // what an expert writes: inter (gate-up) or hidden (down)
   int inputs;            // what it reads
@@ -63,6 +65,7 @@ struct MoeCall {
   uint16_t* h;    // [tokens * top_k, inter] bf16, rows in the plan's order
   int item_rows;  // rows of an item at most: 1, 2, 4, 8 or 16
   int item_capacity;
+  int ahead_bytes;  // MoeConfig::ahead_kib
 };
 
 inline int64_t max_items(int64_t slots, int64_t experts, int item_rows) {
@@ -110,19 +113,27 @@ inline int item_rows_of(int64_t tokens, int64_t top_k, int64_t experts) {
   return tokens <= 8 ? 8 : kItemRows;
 }
 
-enum Schedule : int { kBase = 0, kWaves = 1, kHalf = 2 };
+enum Schedule : int { kBase = 0, kWaves = 1, kHalf = 2, kQuarter = 3 };
 enum Pipeline : int { kRegs = 0, kRing = 1, kDeep = 2 };
 
 struct MoeConfig {
   int schedule = kBase;
   int pipeline = kRing;
-  int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half-regs: 16)
-  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16); 0: by the shared memory
+  int warps = 0;         // a block's at most; 0: as many as there is work for, up to 8 (half-regs: 12, quarter: 16)
+  int depth = 0;         // stages of ring-deep (4, 6, 8, 12, 16; from sm_90 on 2 to 16) or quarter-ring (3 to 6); 0: chosen
   int shared_kib = 0;    // what ring-deep's stages may take of a block's; 0: gate-up's and down's share (launch.cu)
   int item_rows = 0;     // 1, 2, 4, 8 or 16; 0: by the tokens
   int blocks = 0;        // thread blocks; 0: one a multiprocessor
+  int ahead_kib = 0;     // of its first unit that a warp of a down ring asks into L2 while gate-up runs, beyond its stages
   bool dependent = true;  // programmatic dependent launch
 };
+
+// Rows of an item of such a call; refuses more than the unit takes.
+inline int item_rows_for(const MoeConfig& config, int64_t tokens, int64_t top_k, int64_t experts) {
+  const int most = config.schedule == kQuarter ? kQuarterRows : kItemRows;
+  if (config.item_rows > most) throw std::invalid_argument("quarter units take items of 8 rows at most");
+  return config.item_rows > 0 ? config.item_rows : std::min(item_rows_of(tokens, top_k, experts), most);
+}
 
 struct DeviceLimits {
   int multiprocessors = 132;

@@ -140,6 +140,12 @@ __device__ __forceinline__ void store_shared8(SharedAddress to, uint2 v) {
 }
 #endif
 
+// `bytes`, a multiple of 16, on their way to L2.
+__device__ __forceinline__ void prefetch_l2(const void* from, int bytes) {
+#if NVFP4_BULK
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 __device__ __forceinline__ uint4 load_shared16(SharedAddress from) {

@@ -1,4 +1,4 @@
-// The register pipeline: a group of weights (k 32 gated, k 64 else) and its inputs are loaded while the one before is used.
+// The register pipeline: a slot of weights (two groups of k 32) and its inputs are loaded while the one before is used.
 #pragma once
 
 #include "unit.cuh"
@@ -11,10 +11,9 @@ struct Regs {
 
 template <class S, class E, int COLUMNS>
 struct Group {
-  static constexpr int kBlocks = E::kGated ? 2 : 4;
-  uint4 codes[S::kAtoms];
-  uint2 scales[S::kAtoms];
-  uint2 x[kBlocks / 2][2][Tiling<COLUMNS>::kTiles];
+  uint4 codes[Shape<S, E>::kAtoms];
+  uint2 scales[Shape<S, E>::kAtoms];
+  uint2 x[2][2][Tiling<COLUMNS>::kTiles];
 };
 
 template <class S, class E, int COLUMNS>
@@ -27,7 +26,7 @@ __device__ __forceinline__ void run_unit_regs(const MoeCall& call, const Unit& u
   const int lane = threadIdx.x % 32;
   const float scale = __ldg(m.scale + unit.expert);
   const uint8_t* tiles = unit_tiles<S, E>(m, unit);
-  const int64_t stream = static_cast<int64_t>(m.slots) * F::kStreamBytes;
+  const int64_t stream = static_cast<int64_t>(m.slots) * kSlotBytes;
   const uint16_t* inputs[kTiles];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -35,18 +34,16 @@ __device__ __forceinline__ void run_unit_regs(const MoeCall& call, const Unit& u
     inputs[tile] = inputs_base<E>(call) + static_cast<int64_t>(piece) * 8 + lane % 4 * 4;
   }
 
-  auto load = [&](G& group, int index) {
-    const int slot = index / F::kSections, section = index % F::kSections;
-    const uint8_t* from = tiles + static_cast<int64_t>(slot) * F::kStreamBytes;
+  auto load = [&](G& group, int slot) {
+    const uint8_t* from = tiles + static_cast<int64_t>(slot) * kSlotBytes;
 #pragma unroll
-    for (int atom = 0; atom < S::kAtoms; ++atom) {
-      group.codes[atom] = load_weights16<kKeep>(from + atom * stream + section * kCodeBytes + lane * 16);
-      group.scales[atom] =
-          load_weights8<kKeep>(from + atom * stream + F::kSections * kCodeBytes + section * kScaleBytes + lane / 4 * 8);
+    for (int atom = 0; atom < F::kAtoms; ++atom) {
+      group.codes[atom] = load_weights16<kKeep>(from + atom * stream + lane * 16);
+      group.scales[atom] = load_weights8<kKeep>(from + atom * stream + kCodeBytes + lane / 4 * 8);
     }
 #pragma unroll
-    for (int block = 0; block < G::kBlocks; ++block) {
-      const int k = (index * G::kBlocks + block) * 16;
+    for (int block = 0; block < 4; ++block) {
+      const int k = slot * kSlotColumns + block * 16;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint2 x = {0, 0};
@@ -56,24 +53,21 @@ __device__ __forceinline__ void run_unit_regs(const MoeCall& call, const Unit& u
     }
   };
 
-  float acc[F::kTiles][Tiling<COLUMNS>::kValues] = {};
+  float acc[F::kAtoms][Tiling<COLUMNS>::kValues] = {};
   auto add = [&](const G& group) {
 #pragma unroll
-    for (int atom = 0; atom < S::kAtoms; ++atom) {
+    for (int atom = 0; atom < F::kAtoms; ++atom) {
       const uint4& c = group.codes[atom];
-      add_blocks<COLUMNS>(acc[F::kSections * atom], c.x, c.y, group.scales[atom].x, group.x[0]);
-      // Gated: the up rows of the same two blocks; else the next two blocks of the same rows.
-      add_blocks<COLUMNS>(acc[F::kSections * atom + (E::kGated ? 1 : 0)], c.z, c.w, group.scales[atom].y,
-                          group.x[E::kGated ? 0 : 1]);
+      add_blocks<COLUMNS>(acc[atom], c.x, c.y, group.scales[atom].x, group.x[0]);
+      add_blocks<COLUMNS>(acc[atom], c.z, c.w, group.scales[atom].y, group.x[1]);
     }
   };
-  const int groups = m.slots * F::kSections;
   G now;
   load(now, 0);
 #pragma unroll 2
-  for (int index = 1; index < groups; ++index) {
+  for (int slot = 1; slot < m.slots; ++slot) {
     G next;
-    load(next, index);
+    load(next, slot);
     add(now);
     now = next;
   }
@@ -92,10 +86,10 @@ __device__ __forceinline__ void run_units(const MoeCall& call, int, Regs) {
     const Unit unit = list.at(index, list.word(index));
     if (unit.count <= 4) {
       run_unit_regs<S, E, 4>(call, unit);
-    } else if (unit.count <= 8) {
+    } else if (S::kMostRows <= 8 || unit.count <= 8) {
       run_unit_regs<S, E, 8>(call, unit);
     } else {
-      run_unit_regs<S, E, 16>(call, unit);
+      if constexpr (S::kMostRows > 8) run_unit_regs<S, E, 16>(call, unit);
     }
   }
 }

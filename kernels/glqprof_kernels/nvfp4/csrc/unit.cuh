@@ -1,4 +1,5 @@
-// Units: up to 16 rows of one expert times 32 (half: 16) output columns, one warp's work, done along the whole of k.
+// Units: up to 16 rows of one expert times 32 output columns (half: 16; quarter: one atom, 8 where gated), one warp's work,
+// done along the whole of k.
 #pragma once
 
 #include "decode.cuh"
@@ -8,24 +9,38 @@ namespace nvfp4 {
 
 // Which units a warp walks. Base: block-fastest, so that few units spread over all multiprocessors. Waves: the items of an
 // expert next to each other for the same columns, on the warps of one block, so that they read the same weights at the same
-// time. Half: as base, with units of 16 columns, twice as many.
+// time. Half: as base, with units of 16 columns, twice as many. Quarter: one atom a unit, up to 16 warps a block, and two
+// slots a stage of its ring, so that waiting and asking cost a unit of half the bytes no more than half's.
 struct Base {
-  static constexpr int kAtoms = 2;
+  static constexpr int kColumns = 32;
   static constexpr bool kGrouped = false;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kRingThreads = 256;
+  static constexpr int kStageSlots = 1, kLeastRows = 4, kMostRows = kItemRows;
+  static constexpr bool kRunsAhead = true;
 };
 struct Waves {
-  static constexpr int kAtoms = 2;
+  static constexpr int kColumns = 32;
   static constexpr bool kGrouped = true;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kRingThreads = 256;
+  static constexpr int kStageSlots = 1, kLeastRows = 4, kMostRows = kItemRows;
+  static constexpr bool kRunsAhead = true;
 };
 struct Half {
-  static constexpr int kAtoms = 1;
+  static constexpr int kColumns = 16;
   static constexpr bool kGrouped = false;
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = 384, kRingThreads = 256;
+  static constexpr int kStageSlots = 1, kLeastRows = 4, kMostRows = kItemRows;
+  static constexpr bool kRunsAhead = true;
+};
+struct Quarter {  // 64 registers a thread: rings that run ahead, or items of more rows, would spill
+  static constexpr int kColumns = 8;
+  static constexpr bool kGrouped = false;
+  static constexpr int kThreads = 512, kRingThreads = 512;
+  static constexpr int kStageSlots = 2, kLeastRows = 1, kMostRows = kQuarterRows;
+  static constexpr bool kRunsAhead = false;
 };
 
-// Epilogues, which choose the layout: gate and up rows of the same columns share an atom.
+// Epilogues, which choose the layout: gated, an atom has 8 gate rows and the up rows of the same columns.
 struct Swiglu {
   static constexpr bool kGated = true;
   static constexpr bool kDown = false;
@@ -41,29 +56,32 @@ struct Down {
 
 template <class S, class E>
 struct Shape {
-  static constexpr int kAtoms = S::kAtoms;
-  static constexpr int kSections = E::kGated ? 2 : 1;  // of a slot of one atom row: k 32 each, or k 64
-  static constexpr int kTiles = kAtoms * kSections;    // mma results a unit has
-  static constexpr int kColumns = kAtomRows * kAtoms;
-  static constexpr int kStreamBytes = kSections * kSectionBytes;  // of a slot
-  static constexpr int kWeightBytes = kAtoms * kStreamBytes;
+  static constexpr int kAtomColumns = E::kGated ? kAtomRows / 2 : kAtomRows;
+  static constexpr int kAtoms = S::kColumns < kAtomColumns ? 1 : S::kColumns / kAtomColumns;
+  static constexpr int kColumns = kAtomColumns * kAtoms;
+  static constexpr int kStageSlots = S::kStageSlots;  // of a ring
+  static constexpr int kWeightBytes = kAtoms * kStageSlots * kSlotBytes;
   static constexpr int kStageWeights = (kWeightBytes + 127) / 128 * 128;
 };
 
-// Rows that a stage of a ring has room for: its first copy brings up to three, there or not.
-__host__ __device__ inline int ring_rows(int item_rows) { return item_rows < 4 ? 4 : item_rows; }
-inline size_t stage_bytes(int weight_bytes, int item_rows) {
-  return static_cast<size_t>((weight_bytes + 127) / 128 * 128 + ring_rows(item_rows) * kSlotColumns * 2);
+// Rows that a stage of a ring has room for: its first copy brings up to three (quarter: one), there or not.
+template <class S>
+__host__ __device__ constexpr int ring_rows(int item_rows) {
+  return item_rows < S::kLeastRows ? S::kLeastRows : item_rows;
+}
+template <class S, class E>
+__host__ __device__ constexpr int stage_bytes(int item_rows) {
+  return Shape<S, E>::kStageWeights + ring_rows<S>(item_rows) * S::kStageSlots * kSlotColumns * 2;
 }
 
-// Ring-deep from sm_90 on: a stage has 2304 bytes of weights, one slot of two gated atoms or more slots of less; rows of its
+// Ring-deep from sm_90 on: a stage has 2304 bytes of weights, one slot of four atoms or more slots of less; rows of its
 // inputs lie so that the 8-byte loads of half a warp meet no bank twice.
-constexpr int kBulkTiles = 4;
+constexpr int kBulkAtoms = 4;
 constexpr int kBulkBarrierBytes = 128;  // of up to 16 stages
 constexpr int kBulkHeaderBytes = kBulkBarrierBytes + 64;
 __host__ __device__ constexpr int bulk_input_bytes(int slots) { return slots * kSlotColumns * 2 + 32; }
-__host__ __device__ inline int bulk_stage_bytes(int tiles, int item_rows) {
-  return kBulkTiles * kSectionBytes + item_rows * bulk_input_bytes(kBulkTiles / tiles);
+__host__ __device__ inline int bulk_stage_bytes(int atoms, int item_rows) {
+  return kBulkAtoms * kSlotBytes + item_rows * bulk_input_bytes(kBulkAtoms / atoms);
 }
 
 template <bool VALUE>
@@ -154,8 +172,9 @@ struct UnitList {
 
 template <class S, class E>
 __device__ __forceinline__ const uint8_t* unit_tiles(const Matrix& m, const Unit& unit) {
-  const int64_t streams = static_cast<int64_t>(unit.expert) * (m.columns / kAtomRows) + unit.group * S::kAtoms;
-  return m.tiles + streams * m.slots * Shape<S, E>::kStreamBytes;
+  using F = Shape<S, E>;
+  const int64_t atoms = static_cast<int64_t>(unit.expert) * (m.columns / F::kAtomColumns) + unit.group * F::kAtoms;
+  return m.tiles + atoms * m.slots * kSlotBytes;
 }
 
 // Where row `row` of the unit's inputs starts, in 16-byte pieces from inputs_base(); all lanes call.
@@ -173,7 +192,7 @@ __device__ __forceinline__ const uint16_t* inputs_base(const MoeCall& call) {
 // What follows the sum: times the expert's scale, and the epilogue.
 template <class S, class E, int COLUMNS>
 __device__ __forceinline__ void finish_unit(const MoeCall& call, const Unit& unit, float scale,
-                                            const float (&acc)[Shape<S, E>::kTiles][Tiling<COLUMNS>::kValues]) {
+                                            const float (&acc)[Shape<S, E>::kAtoms][Tiling<COLUMNS>::kValues]) {
   const int lane = threadIdx.x % 32;
   int slot[COLUMNS / 4];  // of the lane's rows; before any branch, since all lanes exchange
   if constexpr (E::kDown) {
@@ -187,11 +206,13 @@ __device__ __forceinline__ void finish_unit(const MoeCall& call, const Unit& uni
   for (int i = 0; i < COLUMNS / 4; ++i) {
     const int row = output_row<COLUMNS>(lane, i);
     if (row < unit.count) {
+      using F = Shape<S, E>;
+      constexpr int kParts = F::kAtomColumns / 8;  // columns a lane has of an atom
 #pragma unroll
-      for (int part = 0; part < 2 * S::kAtoms; ++part) {
-        const int atom = part / 2, half = part % 2;
+      for (int part = 0; part < kParts * F::kAtoms; ++part) {
+        const int atom = part / kParts, half = part % kParts;
         const int index = sum_index<COLUMNS>(half, i);
-        const int column = unit.group * Shape<S, E>::kColumns + atom * kAtomRows + half * 8 + lane / 4;
+        const int column = unit.group * F::kColumns + part * 8 + lane / 4;
         if constexpr (E::kDown) {
           const float y = glq::mul(acc[atom][index], scale);
           const int64_t at = static_cast<int64_t>(slot[i]) * call.down.columns + column;
@@ -203,8 +224,8 @@ __device__ __forceinline__ void finish_unit(const MoeCall& call, const Unit& uni
         } else {
           uint16_t activated;
           if constexpr (E::kGated) {
-            const float gate = glq::mul(acc[2 * atom][index], scale);
-            const float up = glq::mul(acc[2 * atom + 1][index], scale);
+            const float gate = glq::mul(acc[atom][index], scale);
+            const float up = glq::mul(acc[atom][sum_index<COLUMNS>(1, i)], scale);
             activated = float_to_bf16(glq::swiglu(gate, up, call.limit));
           } else {
             activated = float_to_bf16(glq::relu_squared(bf16_to_float(float_to_bf16(glq::mul(acc[atom][index], scale)))));

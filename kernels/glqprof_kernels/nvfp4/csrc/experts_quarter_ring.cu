@@ -1,0 +1,7 @@
+#include "experts.cuh"
+
+namespace nvfp4 {
+
+NVFP4_INSTANTIATE(Quarter, Ring)
+
+}  // namespace nvfp4
