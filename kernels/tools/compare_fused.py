@@ -1,9 +1,10 @@
-"""Ways to run the fused GLQ kernels, interleaved on a GPU: bits, then 23 layers in graphs, every way in turn.
+"""Ways to run the fused GLQ kernels, and older versions of them, interleaved on a GPU: bits, then 23 layers in graphs.
 
-    PYTHONPATH=.:kernels python3 kernels/tools/compare_fused.py --out FOLDER [--layers 23] [--rounds 60]
+    PYTHONPATH=.:kernels python3 kernels/tools/compare_fused.py --out FOLDER [--old v8=CSRC ...] [--layers 23]
 
 Writes ``compare_fused.json``; prints a table last. Each round replays every way's graph of one batch, in an order that
-turns, so that no way has always the same neighbour. Before it ``device_fused.py``'s checks on few shapes.
+turns, so that no way has always the same neighbour. Before it ``device_fused.py``'s checks on few shapes. ``CSRC``: the
+``csrc`` folder of an older commit (``git archive``); its layout of weights must be today's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -21,30 +25,81 @@ import device_fused
 import torch
 
 from glqprof.bench.registry import Registry
+from glqprof_kernels import building
 from glqprof_kernels.glq import extension, factory, fused, variants
 from glqprof_kernels.glq.workload import MoeWorkload
 
-OFF = {"prefetch_kib": 0, "hints": False, "early": False, "queues": False}
+DEFAULT = "default"
 WAYS = {
-    "all on": {},
-    "all off": OFF,
-    "no prefetch": {"prefetch_kib": 0},
-    "prefetch 96 KiB": {"prefetch_kib": 96},
+    DEFAULT: {},
     "no hints": {"hints": False},
     "no early input": {"early": False},
-    "one queue": {"queues": False},
-    "cluster 2": {"cluster": 2},
-    "cluster 4": {"cluster": 4},
+    "cluster 1": {"cluster": 1},
     "dependent": {"dependent": True},
-    "cluster 2, dependent": {"cluster": 2, "dependent": True},
+    "dependent, no early": {"dependent": True, "early": False},
 }
+OLD_WAYS = {"": {}, ", dependent": {"dependent": True}}
+OLD_CONFIG = {"one_launch": True, "dependent": False, "cluster": 2, "prefetch_kib": 0}
 BATCHES = 3
+
+
+def renamed(label: str, csrc: Path, to: Path) -> Path:
+    """A copy of an older ``csrc`` in its own namespace: two extensions in one process share no symbol and no type."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(csrc, to)
+    for path in to.iterdir():
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r"\bnamespace glq\b", f"namespace glq_{label}", re.sub(r"\bglq::", f"glq_{label}::", text))
+        path.write_text(re.sub(r'\(m, ("\w+")\)', r"(m, \1, pybind11::module_local())", text), encoding="utf-8")
+    return to
+
+
+def old_module(csrc: Path):
+    """The extension of a renamed older version."""
+    key = building.hash_of(extension.SOURCES, sorted(csrc.iterdir()))
+    return building.build("GLQ", csrc, extension.SOURCES, key, torch.cuda.get_device_capability())
+
+
+class OldRun(fused.FusedRun):
+    """``FusedRun`` of an older version's extension."""
+
+    def __init__(
+        self, module, csrc: Path, layers, max_tokens: int, top_k: int, *, fast: bool = False, **config
+    ) -> None:
+        self.config = module.FusedConfig()
+        self.config.fast = fast
+        for name, value in {**OLD_CONFIG, **config}.items():
+            if hasattr(self.config, name):
+                setattr(self.config, name, value)
+        self.handles = [fused.cuda_layer(layer, module) for layer in layers]
+        size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
+        self.workspace = torch.zeros(size, dtype=torch.uint8, device="cuda")
+        if "kMissing" in (csrc / "fused_platform.cuh").read_text(encoding="utf-8"):  # version 9 has counters and words
+            counters = "kCounterBytes" in (csrc / "fused_call.h").read_text(encoding="utf-8")
+            self.workspace[4 * fused.MAX_SLOTS if counters else 0 :] = 0xFF
+
+
+def copy_rate() -> float:
+    """TB/s, read and written, of copying 2 GiB: machines of one name differ."""
+    source = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    rates = []
+    for _ in range(10):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        rates.append(2 * source.numel() / start.elapsed_time(end) / 1e9)
+    return statistics.median(rates)
 
 
 def checks(ways: dict[str, dict], replays: int) -> list[str]:
     """What is wrong: bits of every way against v3b (fast: error against float64), graph replay, two streams."""
     device_fused.configs = lambda: [
-        ("fused" if label == "all on" else label, fast, way) for fast in (False, True) for label, way in ways.items()
+        ((("fast" if fast else "fused") if label == DEFAULT else label), fast, way)
+        for fast in (False, True)
+        for label, way in ways.items()
     ]
     device_fused.EXACT_CONFIGS, device_fused.FAST_CONFIGS = {}, {}
     found = device_fused.check_bits(False, device_fused.QUICK_SHAPES, (2, 3))
@@ -82,7 +137,12 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=23)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--replays", type=int, default=200)
+    parser.add_argument("--old", action="append", default=[], metavar="LABEL=CSRC", help="an older version")
+    parser.add_argument("--build", type=Path, help="only build the older version in this folder")
     options = parser.parse_args()
+    if options.build:
+        old_module(options.build)
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
 
@@ -90,7 +150,19 @@ def main() -> int:
         print(f"[{time.perf_counter() - begin:5.1f} s] {label}", flush=True)
 
     step(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: building")
+    given = dict(one.split("=", 1) for one in options.old)
+    sources = {label: renamed(label, Path(csrc), options.out / f"csrc-{label}") for label, csrc in given.items()}
+    building_ = [
+        subprocess.Popen([sys.executable, __file__, "--out", str(options.out), "--build", str(csrc)])
+        for csrc in sources.values()
+    ]
     extension.load()
+    if any(process.wait() for process in building_):
+        return 1
+    old = {label: (old_module(csrc), csrc) for label, csrc in sources.items()}
+    rate = copy_rate()
+    torch.cuda.empty_cache()
+    step(f"a copy runs at {rate:.2f} TB/s")
     step(f"weights of {options.layers} layers")
     registry = Registry()
     variants.register(registry)
@@ -109,9 +181,18 @@ def main() -> int:
     for batch, out in zip(batches, want, strict=True):
         v3b(batch, out)
     graphs, runners = {}, {}
+    makers = {
+        label: (lambda fast, way=way: fused.FusedRun(layers, 8, shape.top_k, fast=fast, **way))
+        for label, way in ways.items()
+    }
+    for name, (module, csrc) in old.items():
+        for suffix, way in OLD_WAYS.items():
+            makers[name + suffix] = lambda fast, module=module, csrc=csrc, way=way: OldRun(
+                module, csrc, layers, 8, shape.top_k, fast=fast, **way
+            )
     for fast in (False, True):
-        for label, way in ways.items():
-            runner = fused.FusedRun(layers, 8, shape.top_k, fast=fast, **way)
+        for label, make in makers.items():
+            runner = make(fast)
             made = []
             for batch, expected in zip(batches, want, strict=True):
                 out = group.out(workload, batch)
@@ -143,11 +224,17 @@ def main() -> int:
             if round_ >= 3:
                 times[key].append(start.elapsed_time(end))
     step("phases")
-    results: dict = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "wrong": wrong, "times": {}}
+    results: dict = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_tb_per_s": rate,
+        "wrong": wrong,
+    }
+    results["times"] = {}
     out = group.out(workload, batches[0])
     chosen = {n: [i for i, one in enumerate(layers) if len(one.up.codes) == n][:6] for n in (2, 3)}
     for fast in (False, True):
-        for label in ("all on", "all off", "cluster 2"):
+        for label in (DEFAULT, "cluster 1", "dependent", *old):
             for stages, indices in chosen.items():
                 if (fast, label) not in runners or not indices:
                     continue
@@ -161,14 +248,14 @@ def main() -> int:
                     cells = "  ".join(f"{n} {a:.1f}/{b:.1f}" for n, (a, b) in found[phase].items())
                     print(f"  {phase:5}{cells}")
     step("done")
-    print(f"\n{'way':22} {'fused ms':>9} {'min':>7} {'fast ms':>9} {'min':>7}")
-    for label in ways:
+    print(f"\n{'way':24} {'fused ms':>9} {'min':>7} {'fast ms':>9} {'min':>7}")
+    for label in makers:
         cells = []
         for fast in (False, True):
             one = times[fast, label]
             results["times"][f"{'fast' if fast else 'fused'}, {label}"] = one
             cells.append(f"{statistics.median(one):9.4f} {min(one):7.4f}")
-        print(f"{label:22} {' '.join(cells)}")
+        print(f"{label:24} {' '.join(cells)}")
     print(f"{len(wrong)} checks wrong" if wrong else "all checks passed")
     (options.out / "compare_fused.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 1 if wrong else 0

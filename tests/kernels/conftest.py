@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from glqprof_kernels.glq.extension import CSRC
-from glqprof_kernels.glq.fused import COUNTER_BYTES
 from glqprof_kernels.glq.ops import ACTIVATION_CODES, VARIANT_CODES
 
 EMULATION = Path(__file__).parent / "emulation"
@@ -172,13 +171,11 @@ class EmulatedFused:
         return out, self.library.emulated_fused_launches().decode().splitlines()
 
     def workspace(self, layer, slots: int) -> torch.Tensor:
-        """As before a first call: counters zero, all words missing."""
+        """As before a first call: all words missing."""
         up, down = self._matrix(layer.up), self._matrix(layer.down)
         size = self.library.emulated_fused_workspace(ctypes.byref(up), ctypes.byref(down), slots)
         memory = torch.full((size + 256,), 0xFF, dtype=torch.uint8)
-        memory = memory[-memory.data_ptr() % 256 :]
-        memory[:COUNTER_BYTES] = 0
-        return memory
+        return memory[-memory.data_ptr() % 256 :]
 
     @staticmethod
     def _matrix(m) -> _FusedMatrix:

@@ -31,8 +31,6 @@ SMALL_ENTRIES = 256
 SMALL_STAGE = 2
 MAX_SLOTS = 256
 """(token, expert) slots of one launch (csrc/fused_call.h)."""
-COUNTER_BYTES = 4 * MAX_SLOTS
-"""Of a workspace, from its start: zero between calls. All other bytes are 0xFF then: no word is there yet."""
 _PACK_BYTES = 256 << 20
 
 
@@ -229,10 +227,8 @@ CONFIG = {
     "one_launch": True,
     "dependent": False,
     "blocks": 0,
-    "cluster": 1,
-    "prefetch_kib": 256,
+    "cluster": 2,
     "hints": True,
-    "queues": True,
     "early": True,
 }
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
@@ -240,11 +236,8 @@ CONFIG = {
 ACTIVATION_CODES = {"relu2": 0, "swiglu": 1}
 
 
-def cuda_layer(packed: FusedLayer) -> Any:
+def cuda_layer(packed: FusedLayer, module: Any) -> Any:
     """The extension's handle of a packed layer: holds its tensors, so that a call passes only the inputs."""
-    from . import extension
-
-    module = extension.load()
 
     def matrix(m: FusedMatrix) -> Any:
         return module.FusedMatrix(m.codes, m.scales, m.sv, m.su, m.split_blocks, m.small)
@@ -275,14 +268,15 @@ class FusedRun:
     ) -> None:
         from . import extension
 
-        self.config = extension.load().FusedConfig()
+        module = extension.load()
+        self.config = module.FusedConfig()
         self.config.fast = fast
         for name, value in {**CONFIG, **config}.items():
             setattr(self.config, name, value)
-        self.handles = [cuda_layer(layer) for layer in layers]
+        self.handles = [cuda_layer(layer, module) for layer in layers]
         size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
+        # Between calls all of its bytes are 0xFF: no word is there yet.
         self.workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=layers[0].up.su.device)
-        self.workspace[:COUNTER_BYTES] = 0
 
     def layer(self, index: int, x: Any, ids: Any, weights: Any, out: Any, mask_invalid: bool = False) -> None:
         """One layer: x [tokens, hidden] fp16, ids and weights [tokens, top_k] → out [tokens, hidden] fp16."""

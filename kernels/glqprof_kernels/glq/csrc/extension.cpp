@@ -381,9 +381,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("dependent", &glq::FusedConfig::dependent)
       .def_readwrite("blocks", &glq::FusedConfig::blocks)
       .def_readwrite("cluster", &glq::FusedConfig::cluster)
-      .def_readwrite("prefetch_kib", &glq::FusedConfig::prefetch_kib)
       .def_readwrite("hints", &glq::FusedConfig::hints)
-      .def_readwrite("queues", &glq::FusedConfig::queues)
       .def_readwrite("early", &glq::FusedConfig::early);
   pybind11::class_<FusedMatrixTensors>(m, "FusedMatrix")
       .def(pybind11::init([](std::vector<Tensor> codes, std::vector<Tensor> scales, Tensor sv, Tensor su,

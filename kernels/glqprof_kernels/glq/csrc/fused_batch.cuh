@@ -33,7 +33,7 @@ struct FusedShared {
   unsigned int peak[kFusedVectors];
   unsigned long long table_ready;
   int warp_slots[kFusedSlots / 32];
-  int taken[kQueues];
+  int taken;
 };
 
 __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
@@ -124,13 +124,13 @@ template <class C>
 __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& shared, const Batch& batch) {
   const int phase = batch.phase;
   const FusedMatrix& m = call.matrix[phase];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = own_thread() % 32;
   const int before = m.by_splits(batch.begin);
   const int count = batch.end - batch.begin;
   const int full = count - (m.by_splits(batch.end) - before);
   const int padded_rows = m.groups * kGroupRows;
   if (lane < kFusedVectors) shared.peak[lane] = 0;
-  if (lane < kQueues) shared.taken[lane] = C::kThreads / 32 + lane;
+  if (lane == 0) shared.taken = C::kThreads / 32;
 #pragma unroll 1
   for (int unit = batch.begin + lane; unit < batch.end; unit += 32) {
     const int row_group = m.by_splits(unit);
@@ -148,14 +148,14 @@ __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& s
     u.blocks = min(m.split_blocks, m.blocks - first_block);
     u.slot = slot;
     u.vector = vector;
-    u.unused = 0;
+    u.rows = min(kUnitRows, m.rows - row);
     shared.units[split + 1 == m.splits ? full + last_splits : unit - batch.begin - last_splits] = u;
   }
 }
 
 // By one warp: the scales of the batch's slots.
 __device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared& shared, const Batch& batch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = own_thread() % 32;
   const FusedMatrix& m = call.matrix[batch.phase];
 #pragma unroll 1
   for (int slot = batch.first_slot + lane; slot < batch.end_slot; slot += 32) {
@@ -164,56 +164,28 @@ __device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared& 
   }
 }
 
-// Asks L2 for the signs that are needed after the product.
-template <class C>
-__device__ __forceinline__ void prefetch_signs(const FusedCall& call, const FusedShared& shared) {
-  const Batch& batch = shared.batch;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (call.last_phase == 1) prefetch(call.matrix[1].sv, 2 * call.matrix[1].cols, thread, C::kThreads);
+// By one warp: asks L2 for the signs that are needed after the product.
+__device__ __forceinline__ void prefetch_signs(const FusedCall& call, const FusedShared& shared, const Batch& batch) {
+  const FusedMatrix& m = call.matrix[batch.phase];
+  const int lane = own_thread() % 32;
+  if (batch.phase < call.last_phase) prefetch(call.matrix[1].sv, 2 * call.matrix[1].cols, lane, 32);
 #pragma unroll 1
   for (int slot = batch.first_slot; slot < batch.end_slot; ++slot) {
-    const FusedMatrix& m = call.matrix[batch.phase];
-    prefetch(m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows, 2 * m.rows, thread, C::kThreads);
+    prefetch(m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows, 2 * m.rows, lane, 32);
   }
 }
 
-// By one warp: asks L2 for the codes of the block's units from the batch's first on, as far as call.prefetch_bytes go.
-__device__ __forceinline__ void prefetch_share(const FusedCall& call, const FusedShared& shared, const Batch& batch) {
-  const FusedMatrix& m = call.matrix[batch.phase];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int bytes = m.chunks * kGroupRows * 16;  // of a group of rows in one plane
-  const uint64_t policy = stream_policy(call.hints);
-  int left = call.prefetch_bytes / (bytes * m.stages);
-#pragma unroll 1
-  for (int slot = m.by_units(batch.begin); slot * m.units < batch.last && left > 0; ++slot) {
-    const int begin = max(batch.begin - slot * m.units, 0);
-    const int end = min(batch.last - slot * m.units, m.units);
-    const int first = m.by_splits(begin) * kUnitRows / kGroupRows;
-    const int groups = min(m.by_splits(end - 1) * kUnitRows / kGroupRows + 1 - first, left);
-    left -= groups;
-    const int64_t at = (static_cast<int64_t>(shared.expert[slot]) * m.groups + first) * bytes;
-    // A lane a group of one plane: four planes at most, so eight groups at a time.
-#pragma unroll 1
-    for (int group = lane / kFusedStages; group < groups; group += 32 / kFusedStages) {
-      const int s = lane % kFusedStages;
-      if (s >= m.stages) continue;
-      const unsigned char* plane = reinterpret_cast<const unsigned char*>(m.codes[s]);
-      prefetch_stream(plane + at + static_cast<int64_t>(group) * bytes, bytes, policy);
-    }
-  }
-}
-
-// Asks L2 for the first token's input and its signs, before anything is known of the launch's slots: by the warps that do not
+// Brings the first token's input and its signs into L1 before anything is known of the launch's slots: by the warps that do not
 // look for slots.
 template <class C>
 __device__ __forceinline__ void prefetch_first_input(const FusedCall& call) {
   constexpr int kIdle = C::kThreads - kFusedSlots;
-  const int thread = static_cast<int>(threadIdx.x) - kFusedSlots;
   if constexpr (kIdle > 0) {
-    if (thread < 0) return;
-    const FusedMatrix& m = call.matrix[0];
-    prefetch(m.sv, 2 * m.cols, thread, kIdle);
-    if (call.element_stride == 1) prefetch(call.x, 2 * m.cols, kIdle - 1 - thread, kIdle);
+    const int bytes = 2 * call.matrix[0].cols;
+    for (int at = 32 * (static_cast<int>(threadIdx.x) - kFusedSlots); at >= 0 && at < bytes; at += 32 * kIdle) {
+      prefetch_l1(reinterpret_cast<const unsigned char*>(call.matrix[0].sv) + at);
+      if (call.wide_x) prefetch_l1(reinterpret_cast<const unsigned char*>(call.x) + at);
+    }
   }
 }
 
@@ -222,13 +194,13 @@ template <class C>
 __device__ __forceinline__ void prefetch_codes(const FusedCall& call, const FusedShared& shared) {
   const Batch& batch = shared.batch;
   const FusedMatrix& m = call.matrix[batch.phase];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = own_thread() / 32;
   if (warp >= batch.end - batch.begin) return;
   constexpr int kParts = kUnitRows / 2;  // 32 bytes, of a chunk's rows
   const Unit& unit = shared.units[warp];
   const int parts = (unit.blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
 #pragma unroll 1
-  for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
+  for (int part = own_thread() % 32; part < parts; part += 32) {
     const uint64_t at = unit.code + part / kParts * kGroupRows + part % kParts * 2;
 #pragma unroll
     for (int s = 0; s < kFusedStages; ++s) {

@@ -96,10 +96,9 @@ struct FusedCall {
   Divide by_top_k, by_thread_blocks;  // set at launch
   uint16_t* out;  // [tokens, down.rows]
 
-  // Workspace of one run object. Between calls the counters are zero and all other words are kMissing.
+  // Workspace of one run object. Between calls all of its words are kMissing.
   float* partial[2];    // [slots, splits, padded rows] of each phase's matrix
   void* expert_out;     // [slots, down.rows], fp16 (exact) or fp32 (fast)
-  int* readers;         // [kFusedSlots]: down units of a slot whose thread blocks have read its up sums
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
@@ -110,8 +109,6 @@ struct FusedCall {
   int vectors[2];       // how many fit
   int scratch;          // float index of the transform's scratch
   bool table_in_shared;
-  int prefetch_bytes;   // of codes that a thread block asks L2 for before a phase's product; 0: every warp's first unit
-  int queues;           // of units: one for all warps, or one a scheduler
   bool early;           // the first token's input is asked for before ids are known
   bool hints;           // L2 keeps the table longer, the codes shorter
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
@@ -137,11 +134,8 @@ inline void set_units(FusedMatrix& m) {
   m.by_units = divide_by(m.units);
 }
 
-constexpr size_t kCounterBytes = kFusedSlots * sizeof(int);
-
-// Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. The
-// counters come first, so that they lie at the same place in a workspace that layers of different sizes share: before the
-// first call those kCounterBytes must be zero, all others 0xFF.
+// Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. Layers
+// of different sizes may share a workspace: before the first call all of its bytes must be 0xFF.
 inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   size_t used = 0;
   auto part = [&](size_t bytes) {
@@ -149,7 +143,6 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
     used += (bytes + 255) / 256 * 256;
     return at;
   };
-  call.readers = reinterpret_cast<int*>(part(kCounterBytes));
   // A thread block may compute down sums of one slot while another still reads up sums of the next: each has its own.
   for (int phase = 0; phase < 2; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
@@ -166,10 +159,8 @@ struct FusedConfig {
   bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
-  int cluster = 1;    // thread blocks that share one copy of the table (sm_90: 1, 2 or 4)
-  int prefetch_kib = 256;  // FusedCall::prefetch_bytes / 1024
+  int cluster = 2;    // thread blocks that share one copy of the table (sm_90: 1, 2 or 4)
   bool hints = true;
-  bool queues = true;  // a queue of units for each scheduler
   bool early = true;  // first inputs asked for before ids are known
 };
 

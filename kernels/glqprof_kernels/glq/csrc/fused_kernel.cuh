@@ -29,10 +29,10 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
   float* scratch = dynamic + call.scratch;
   if (has_duty<C>(kUnitsDuty)) list_units<C>(call, shared, batch);
   if (has_duty<C>(kScalesDuty)) {
-    if (threadIdx.x % 32 == 0) shared.batch = batch;
+    if (own_thread() % 32 == 0) shared.batch = batch;
     load_scales(call, shared, batch);
   }
-  if (has_duty<C>(kCopyDuty) && call.prefetch_bytes > 0 && batch.begin == batch.share) prefetch_share(call, shared, batch);
+  if (has_duty<C>(kCopyDuty)) prefetch_signs(call, shared, batch);
   // First every input vector; then the product; then, at the end of down, the slots whose last units the block had.
   Source source = up ? kToken : kSums;
   int vector = 0;
@@ -52,6 +52,9 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       if (source == kToken) {
         load_token(call, which, first, v);
       } else if (source == kSums) {
+        const FusedMatrix& m = call.matrix[multiplied ? 1 : 0];
+        prefetch_l1(m.su + static_cast<int64_t>(shared.expert[which]) * m.rows + first);
+        if (!multiplied && first < call.matrix[1].cols) prefetch_l1(call.matrix[1].sv + first);
         load_sums(call, multiplied ? 1 : 0, which, first, v);
       } else {
         int of_lane = 0;
@@ -60,7 +63,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       }
     };
     auto meanwhile = [&] {
-      if (!multiplied && vector == 0 && source != kActivation && call.prefetch_bytes == 0) prefetch_codes<C>(call, shared);
+      if (!multiplied && vector == 0 && source != kActivation) prefetch_codes<C>(call, shared);
     };
     fused_hadamard<C::kThreads>(scratch, n, load, meanwhile);
     if (multiplied) {
@@ -86,14 +89,12 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     mark(call, shared.batch.phase, kVectorsMade);
-    prefetch_signs<C>(call, shared);
-    if (shared.batch.phase == 1 && has_duty<C>(kCopyDuty)) release_up_sums(call, shared);
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
     const uint64_t policy = stream_policy(call.hints);
     const int units = shared.batch.end - shared.batch.begin;
-    const UnitList list{shared.units, units, call.queues, shared.taken};
+    const UnitList list{shared.units, units, &shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
                       call.partial[shared.batch.phase], policy);
     __syncthreads();
@@ -116,21 +117,24 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   GLQ_DYNAMIC_SHARED(float, dynamic);
   GLQ_STATIC_SHARED(FusedShared, shared);
   mark(call, call.first_phase, kStarted);
-  if (C::kSharedTable && has_duty<C>(kCopyDuty)) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready, call.hints);
+  if (C::kSharedTable && has_duty<C>(kCopyDuty)) {
+    start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready, call.hints);
+  }
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_arrive();
-  if (call.early) prefetch_first_input<C>(call);
   if (call.dependent) {
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.
     if (call.first_phase == 0) wait_for_previous_kernel();
     let_next_kernel_start();
   }
+  if (call.early && call.first_phase == 0) prefetch_first_input<C>(call);
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);
   mark(call, call.first_phase, kSlotsFound);
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_wait();
 
-  const unsigned char* base = reinterpret_cast<const unsigned char*>(C::kSharedTable ? dynamic : reinterpret_cast<const float*>(call.table));
+  const void* table = C::kSharedTable ? static_cast<const void*>(dynamic) : call.table;
+  const unsigned char* base = static_cast<const unsigned char*>(table);
   Tables tables{base, base + 4 * call.small_word, call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];

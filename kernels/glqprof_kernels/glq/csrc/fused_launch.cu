@@ -73,10 +73,8 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
   plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors;
   plan.dependent = config.dependent && limits.capability >= 90;
   call.dependent = plan.dependent;
-  call.prefetch_bytes = limits.capability >= 90 ? 1024 * config.prefetch_kib : 0;
   call.hints = config.hints;
   call.early = config.early;
-  call.queues = config.queues ? kQueues : 1;
   plan.cluster = limits.capability == 90 && config.cluster > 1 && plan.blocks % config.cluster == 0 ? config.cluster : 1;
   if (plan.cooperative) {
     launch_phases(call, 0, 1, config, limits, plan, stream);

@@ -134,29 +134,6 @@ __device__ __forceinline__ uint4 load_stream(const uint4* from, uint64_t policy)
   return v;
 }
 
-__device__ __forceinline__ uint4 load_stream(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-// Written by other thread blocks of this launch: L1 is passed by.
-__device__ __forceinline__ float4 load_coherent(const float4* from) { return __ldcg(from); }
-__device__ __forceinline__ float load_coherent(const float* from) { return __ldcg(from); }
-__device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
-  return __ldcg(reinterpret_cast<const unsigned short*>(from));
-}
-__device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
-
-// Asks L2 for `bytes` (a multiple of 16) that will be read once.
-__device__ __forceinline__ void prefetch_stream(const void* from, int bytes, uint64_t policy) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from), "r"(bytes), "l"(policy) : "memory");
-#endif
-}
-
 // Words that one thread block writes and others of this launch read as soon as they are there. A reader knows by the word
 // itself: what is not there yet is kMissing. No result of a float operation is this NaN (theirs is 0x7FFFFFFF), nor is a pair
 // of fp16 results (round_to_half). Nothing else is ordered by these words, so they need no fence.
@@ -184,14 +161,18 @@ __device__ __forceinline__ bool any_missing(const uint4& v) {
 // Between two looks at a word that was missing; false: it will never come (the emulation's thread blocks run in turn).
 __device__ __forceinline__ bool keep_waiting() { return true; }
 
-// Everything that this block stored before its last barrier is visible to whoever sees the sum, and the other way round.
-__device__ __forceinline__ int add_acquire_release(int* counter, int value) {
-  int before;
-  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
-  return before;
+__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+__device__ __forceinline__ void prefetch_l1(const void* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
+
+// The same value, but nothing that was computed with it before is kept.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
-__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+// threadIdx.x; what is made of it is not made before all of the kernel, and so takes no registers elsewhere.
+__device__ __forceinline__ int own_thread() { return opaque(static_cast<int>(threadIdx.x)); }
 
 // The results of the kernel before this one in the stream are visible after this.
 __device__ __forceinline__ void wait_for_previous_kernel() {

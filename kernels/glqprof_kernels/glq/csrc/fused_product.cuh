@@ -37,7 +37,7 @@ struct alignas(16) Unit {
   int blocks;     // in the split
   int slot;
   int vector;
-  int unused;
+  int rows;       // 16, less at a matrix's end
 };
 
 struct Tables {
@@ -47,27 +47,15 @@ struct Tables {
   Exponents exponents;
 };
 
-constexpr int kQueues = 4;  // schedulers of a multiprocessor; warp w belongs to scheduler w % 4
-
-// Where a warp's next unit comes from. Every scheduler's warps have a queue of their own (unit u is in queue u % queues), so
-// that no scheduler gets four of the last units and another one two; when it is empty they take from the others'.
+// Where a warp's next unit comes from.
 struct UnitList {
   const Unit* units;
   int count;
-  int queues;  // 1 or kQueues
-  int* taken;  // shared: the next unit of each queue; a warp's first unit is its own number
+  int* taken;  // shared: the next unit; a warp's first unit is its own number
 
   __device__ __forceinline__ int next(int lane) const {
     int index = 0;
-    if (lane == 0) {
-      int queue = static_cast<int>(threadIdx.x) / 32 & (queues - 1);
-      index = atomicAdd(taken + queue, queues);
-#pragma unroll 1
-      for (int k = 1; k < queues && index >= count; ++k) {
-        queue = (queue + 1) & (queues - 1);
-        index = atomicAdd(taken + queue, queues);
-      }
-    }
+    if (lane == 0) index = atomicAdd(taken, 1);
     return __shfl_sync(0xFFFFFFFFu, index, 0);
   }
 };
@@ -86,7 +74,8 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
   for (int s = 1; s < STAGES; ++s) {
     float next[8];
     if (SMALL && s == 2) {
-      unpack_nibbles(*reinterpret_cast<const uint32_t*>(tables.small_words + code_bytes<HALF>(word[s])), tables.exponents, next);
+      const uint32_t entry = *reinterpret_cast<const uint32_t*>(tables.small_words + code_bytes<HALF>(word[s]));
+      unpack_nibbles(entry, tables.exponents, next);
     } else {
       unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes), tables.exponents, next);
     }
@@ -108,7 +97,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
                                               float* __restrict__ partial, uint64_t policy) {
   constexpr int kSpan = kExactLanes * kChunkBlocks;
   constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
-  const int lane = threadIdx.x % 32;
+  const int lane = own_thread() % 32;
   const int chunk = lane % kExactLanes;
   const int row = lane / kExactLanes;
   const uint4* planes[STAGES];
@@ -133,6 +122,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) scale[s] = scales[unit.slot][s];
     const Unit current = unit;
+    const int in_hand = index;  // what is needed of the unit at its end is read again
     float acc = 0.0f;
     for (int span = 0; span * kSpan < current.blocks; ++span) {
       uint4 codes[STAGES];
@@ -179,7 +169,8 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
         }
       }
     }
-    if (chunk == 0) store_words(partial + current.out + row, mul(acc, scale[0]));
+    const Unit& done = list.units[in_hand];
+    if (chunk == 0 && row < done.rows) store_words(partial + done.out + row, mul(acc, scale[0]));
   }
 }
 
@@ -191,7 +182,7 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
                                              const float* shared, float* __restrict__ partial, uint64_t policy) {
   constexpr int kSpan = 4 * kChunkBlocks;
   constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
-  const int lane = threadIdx.x % 32;
+  const int lane = own_thread() % 32;
   const int chunk = lane % 4;
   const int row = lane / 4;
   const int of_lane = chunk * kGroupRows + row;
@@ -298,8 +289,8 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
     }
     if (chunk == 0) {
       const float factor = mul(scales[done.slot][0], vector_scale[done.vector]);
-      store_words(partial + done.out + row, mul(total[0], factor));
-      store_words(partial + done.out + row + 8, mul(total[1], factor));
+      if (row < done.rows) store_words(partial + done.out + row, mul(total[0], factor));
+      if (row + 8 < done.rows) store_words(partial + done.out + row + 8, mul(total[1], factor));
     }
   }
 }

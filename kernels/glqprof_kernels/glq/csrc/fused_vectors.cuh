@@ -13,43 +13,17 @@ __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int 
   const FusedMatrix& m = call.matrix[phase];
   const int padded_rows = m.groups * kGroupRows;
   const float* partial = call.partial[phase] + static_cast<int64_t>(slot) * m.splits * padded_rows + first;
+#pragma unroll
+  for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
 #pragma unroll 1
-  for (;;) {
-    bool missing = false;
+  for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
+    uint4 words[2 * kLoadsAtOnce];
+    load_when_there<2, kLoadsAtOnce>(words, partial + static_cast<int64_t>(from) * padded_rows, 4 * padded_rows,
+                                     m.splits - from);
 #pragma unroll
-    for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
-#pragma unroll 1
-    for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
-      uint4 low[kLoadsAtOnce];
-      uint4 high[kLoadsAtOnce];
+    for (int q = 0; q < 2 * kLoadsAtOnce; ++q) {
 #pragma unroll
-      for (int q = 0; q < kLoadsAtOnce; ++q) {
-        low[q] = high[q] = make_uint4(0, 0, 0, 0);
-        if (from + q < m.splits) {
-          const float* sums = partial + static_cast<int64_t>(from + q) * padded_rows;
-          low[q] = load_words(sums);
-          high[q] = load_words(sums + 4);
-        }
-      }
-#pragma unroll
-      for (int q = 0; q < kLoadsAtOnce; ++q) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          v[k] = add(v[k], __uint_as_float(part_of(low[q], k)));
-          v[k + 4] = add(v[k + 4], __uint_as_float(part_of(high[q], k)));
-        }
-      }
-      // A missing word is not a number, and makes its sum none: otherwise nothing needs to be looked at.
-      const float all = add(add(add(v[0], v[1]), add(v[2], v[3])), add(add(v[4], v[5]), add(v[6], v[7])));
-      if (all != all) {
-#pragma unroll
-        for (int q = 0; q < kLoadsAtOnce; ++q) missing = missing || any_missing(low[q]) || any_missing(high[q]);
-      }
-    }
-    if (!missing || !keep_waiting()) break;
-    // Units of last splits are the last of a list: until that one is there, only it is asked for.
-    const float* last = partial + static_cast<int64_t>(m.splits - 1) * padded_rows;
-    while (any_missing(load_words(last)) && keep_waiting()) {
+      for (int k = 0; k < 4; ++k) v[q % 2 * 4 + k] = add(v[q % 2 * 4 + k], __uint_as_float(part_of(words[q], k)));
     }
   }
 }
@@ -106,10 +80,11 @@ __device__ __forceinline__ void scaled_values(const float* data, int n, int firs
 // Fast: fixed point. 2^k < 2^22 / largest magnitude; the integer in three signed bytes, highest first, and a zero; for each
 // block a part's coordinates 0, 2, 4, 6 and 1, 3, 5, 7; blocks ordered within 32 as fast_product reads them.
 template <class C>
-__device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride, int index) {
+__device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride,
+                                             int index) {
   if (!C::kFast) {
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x) * kRadix; first < stride; first += C::kThreads * kRadix) {
+    for (int first = own_thread() * kRadix; first < stride; first += C::kThreads * kRadix) {
       float v[kRadix] = {};
       if (first < n) {
         scaled_values(data, n, first, v);
@@ -122,7 +97,7 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, const float* d
   }
   unsigned int peak = 0;
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x) * kRadix; first < n; first += C::kThreads * kRadix) {
+  for (int first = own_thread() * kRadix; first < n; first += C::kThreads * kRadix) {
     float v[kRadix];
     scaled_values(data, n, first, v);
 #pragma unroll
@@ -141,7 +116,7 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, const float* d
   }
   uint4* parts = reinterpret_cast<uint4*>(vector);
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x) * kRadix; first < stride; first += C::kThreads * kRadix) {
+  for (int first = own_thread() * kRadix; first < stride; first += C::kThreads * kRadix) {
     uint32_t bytes[3][2] = {};
     if (finite && first < n) {
       float v[kRadix];
