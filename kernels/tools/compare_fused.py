@@ -45,6 +45,8 @@ BATCHES = 3
 
 def renamed(label: str, csrc: Path, to: Path) -> Path:
     """A copy of an older ``csrc`` in its own namespace: two extensions in one process share no symbol and no type."""
+    if not csrc.is_dir():
+        raise SystemExit(f"error: {csrc}: no such folder; git archive COMMIT kernels/glqprof_kernels/glq/csrc makes it")
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(csrc, to)
     for path in to.iterdir():
@@ -151,7 +153,7 @@ def main() -> int:
 
     step(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: building")
     given = dict(one.split("=", 1) for one in options.old)
-    sources = {label: renamed(label, Path(csrc), options.out / f"csrc-{label}") for label, csrc in given.items()}
+    sources = {label: renamed(label, Path(csrc), building.cache_root() / "older" / label) for label, csrc in given.items()}
     building_ = [
         subprocess.Popen([sys.executable, __file__, "--out", str(options.out), "--build", str(csrc)])
         for csrc in sources.values()

@@ -199,7 +199,6 @@ def test_layers_of_several_sizes_share_a_workspace(emulated_fused) -> None:
         ("fused_output.cuh", "C::kThreads - idle);", "C::kThreads);"),
         ("fused_output.cuh", "slot + 1 == shared.first_slot[token + 1]", "slot == shared.first_slot[token]"),
         ("fused_output.cuh", "n * kBytes, last - from);", "n * kBytes, last - from - 1);"),
-        ("fused_product.cuh", " && row < done.rows", ""),
         ("fused_transform.cuh", "  } while (missing && (looks++ == 0 || keep_waiting()));", "  } while (false);"),
         ("fused_transform.cuh", "      words[q] = load_words(bytes + q / PARTS * apart + q % PARTS * 16);\n", ""),
         ("fused_kernel.cuh", "by_units(shared.batch.share)", "by_units(shared.batch.begin)"),
