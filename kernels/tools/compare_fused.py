@@ -153,7 +153,9 @@ def main() -> int:
 
     step(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: building")
     given = dict(one.split("=", 1) for one in options.old)
-    sources = {label: renamed(label, Path(csrc), building.cache_root() / "older" / label) for label, csrc in given.items()}
+    sources = {
+        label: renamed(label, Path(csrc), building.cache_root() / "older" / label) for label, csrc in given.items()
+    }
     building_ = [
         subprocess.Popen([sys.executable, __file__, "--out", str(options.out), "--build", str(csrc)])
         for csrc in sources.values()
