@@ -8,8 +8,9 @@
 // cooperative launch or two launches.
 //
 // Memory between thread blocks: a word says by itself whether it is there (load_words), so nothing is counted or fenced
-// before it is read. Its last reader clears it. Down waits for up's words of any block, the output for words of blocks with
-// lower numbers: one launch needs all blocks resident, two launches need no more than that blocks start in ascending order.
+// before it is read. The block that finishes a slot clears all of its sums, for every reader of them is done then. Down waits
+// for up's words of any block, the output for words of blocks with lower numbers: one launch needs all blocks resident, two
+// launches need no more than that blocks start in ascending order.
 //
 // Most of the time that is not the products' goes to fetching instructions that a multiprocessor runs once or twice a launch,
 // so there is one copy of the transform, in a loop over what it transforms.
