@@ -468,6 +468,12 @@ inline void start_copy(void* shared, const void* global, int bytes, unsigned lon
 inline void wait_for_copy(unsigned long long*) {}
 inline uint4 load_stream(const uint4* from, uint64_t) { return *from; }
 
+inline uint4 load_stream(const uint4* from) { return *from; }
+template <typename T>
+inline T load_coherent(const T* from) {
+  return *from;
+}
+
 constexpr uint32_t kMissing = 0xFFFFFFFFu;
 inline uint4 load_words(const void* from) {
   uint4 v;

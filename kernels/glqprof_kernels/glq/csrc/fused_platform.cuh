@@ -134,6 +134,22 @@ __device__ __forceinline__ uint4 load_stream(const uint4* from, uint64_t policy)
   return v;
 }
 
+__device__ __forceinline__ uint4 load_stream(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Written by other thread blocks of this launch: L1 is passed by.
+__device__ __forceinline__ float4 load_coherent(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float load_coherent(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
+  return __ldcg(reinterpret_cast<const unsigned short*>(from));
+}
+__device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
+
 // Words that one thread block writes and others of this launch read as soon as they are there. A reader knows by the word
 // itself: what is not there yet is kMissing. No result of a float operation is this NaN (theirs is 0x7FFFFFFF), nor is a pair
 // of fp16 results (round_to_half). Nothing else is ordered by these words, so they need no fence.
