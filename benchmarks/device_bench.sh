@@ -1,6 +1,6 @@
 #!/bin/bash
 # Everything about kernels and bench that needs a GPU, in stages of under ten minutes: build, tests, bench, fused, sanitize;
-# nvfp4, nvfp4_bench, nvfp4_ncu, nvfp4_sanitize.
+# nvfp4, nvfp4_bench, nvfp4_ncu, nvfp4_sanitize; ssm, ssm_bench, ssm_sanitize.
 #
 #   bash benchmarks/device_bench.sh [OUT_FOLDER] [STAGE...]     (default: ./out, all stages)
 #
@@ -11,14 +11,14 @@ cd "$(dirname "$0")/.."
 out=${1:-out}
 mkdir -p "$out"
 shift || true
-stages=${*:-build tests bench fused sanitize nvfp4 nvfp4_bench nvfp4_ncu nvfp4_sanitize}
+stages=${*:-build tests bench fused sanitize nvfp4 nvfp4_bench nvfp4_ncu nvfp4_sanitize ssm ssm_bench ssm_sanitize}
 export PYTHONPATH=.:kernels${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 COLUMNS=110
 geometry=${GLQPROF_GEOMETRY:-cascade2-30b} layers=${GLQPROF_LAYERS:-23} rows=${GLQPROF_ROWS:-1,2,4}
 declare -A status
 
-build() { # both extensions at once, so that no later stage pays for the compiler
+build() { # all extensions at once, so that no later stage pays for the compiler
   local group pids=() failed=0
-  for group in glq-moe nvfp4-moe; do
+  for group in glq-moe nvfp4-moe ssm-step; do
     python3 - "$group" <<'P' &
 import sys, time, torch
 from glqprof.bench.discovery import load_bundled
@@ -85,6 +85,23 @@ nvfp4_sanitize() {
   for tool in memcheck racecheck; do
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 280 compute-sanitizer --tool "$tool" --kernel-regex kns=nvfp4_ \
       --error-exitcode 9 --print-limit 20 python3 kernels/tools/device_nvfp4.py --out "$out" sanitize \
+      && echo "compute-sanitizer $tool: clean" || { echo "compute-sanitizer $tool: FAILED"; failed=1; }
+  done
+  return $failed
+}
+
+ssm() { python3 kernels/tools/device_ssm.py --out "$out"; }
+
+ssm_bench() {
+  python3 -m glqprof bench ssm-step --geometry cascade2-30b --rows "${GLQPROF_SSM_ROWS:-1,2,4}" --layers "$layers" \
+    --format json > "$out/bench-ssm-step.json" || [ $? -eq 1 ]
+}
+
+ssm_sanitize() {
+  local tool failed=0
+  for tool in memcheck racecheck; do
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 280 compute-sanitizer --tool "$tool" --kernel-regex kns=ssm_ \
+      --error-exitcode 9 --print-limit 20 python3 kernels/tools/device_ssm.py --out "$out" sanitize \
       && echo "compute-sanitizer $tool: clean" || { echo "compute-sanitizer $tool: FAILED"; failed=1; }
   done
   return $failed

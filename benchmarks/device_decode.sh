@@ -1,10 +1,12 @@
 #!/bin/bash
-# The decode workloads on a GPU machine: GPU tests, untraced decodes of each variant, nsys captures. No stage over ten minutes.
+# The decode workloads on a GPU machine: GPU tests, untraced decodes of each path, nsys captures. No stage over ten minutes.
 #
 #   bash benchmarks/device_decode.sh [OUT_FOLDER] [STAGE...]     (default: ./out; stages: build tests decode captures)
 #
-# Leaves OUT_FOLDER/decode-<variant>.json, OUT_FOLDER/cascade2-<variant> (scrubbed captures), log.txt; prints one line a variant last.
-# GLQPROF_VARIANTS, GLQPROF_LAYERS, GLQPROF_PROMPT, GLQPROF_TOKENS choose less. Uses .nsys/activate and .wheels/*.whl where they are there.
+# Leaves OUT_FOLDER/decode-<path>.json (":" of a path is "+"), OUT_FOLDER/cascade2-<path> (scrubbed captures; "-"), log.txt.
+# All untraced paths run in one process, one model a variant. GLQPROF_PATHS, GLQPROF_LAYERS, GLQPROF_PROMPT, GLQPROF_TOKENS
+# choose less; GLQPROF_CAPTURE_PATHS and GLQPROF_CAPTURE_OPTIONS (such as --no-untraced) are of the captures,
+# GLQPROF_TESTS of the tests. Uses .nsys/activate and .wheels/*.whl where they are there.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-out}
@@ -19,41 +21,52 @@ if compgen -G ".wheels/*.whl" > /dev/null; then
   export PYTHONPATH=/tmp/glqprof-site${PYTHONPATH:+:$PYTHONPATH}
 fi
 export PYTHONPATH=.:kernels:tests${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 COLUMNS=110
-variants=${GLQPROF_VARIANTS:-v0.2.12 v3a v3b fused fused-fast bf16 transformers}
-sizes=(--workload cascade2-30b --prompt "${GLQPROF_PROMPT:-1024}")
+paths=${GLQPROF_PATHS:-v0.2.12:prompt=fused v3a:prompt=fused v3b:prompt=fused fused fused:graph fused:glqprof \
+fused:glqprof:graph fused-fast:glqprof:graph bf16 bf16:graph bf16:glqprof:graph}
+captured=${GLQPROF_CAPTURE_PATHS:-$paths}
+sizes=(--prompt "${GLQPROF_PROMPT:-1024}")
 [ -n "${GLQPROF_LAYERS:-}" ] && sizes+=(--layers "$GLQPROF_LAYERS")
 bad=0
 
-build() { # both extensions, so that no later stage pays for the compiler
+build() { # every extension, so that no later stage pays for the compiler
   python3 -c '
 from glqprof.workloads.nemotron_h.experts import prepare
+from glqprof.workloads.nemotron_h.paths import How
+from glqprof.workloads.nemotron_h.runs import prepare_loop
 from glqprof.workloads.nemotron_h.variants import VARIANTS
 for name in ("fused", "nvfp4-base-ring"):
     prepare(VARIANTS[name], "cuda")
+prepare_loop(How(loop="glqprof", ssm="fused"), "cuda")
 '
 }
 
 tests() {
-  GLQPROF_GPU_RECORD="$out/gpu-test-decode.json" python3 -m pytest -q tests/gpu/test_decode.py
+  # shellcheck disable=SC2086 # several files
+  GLQPROF_GPU_RECORD="$out/gpu-test-decode.json" python3 -m pytest -q \
+    ${GLQPROF_TESTS:-tests/gpu/test_decode.py tests/gpu/test_graph_decode.py}
 }
 
 decode() {
-  local failed=0
-  for variant in $variants; do
-    python3 -m glqprof decode "${sizes[@]}" --variant "$variant" --tokens "${GLQPROF_TOKENS:-128}" \
-      --format json > "$out/decode-$variant.json" || { failed=1; rm -f "$out/decode-$variant.json"; }
+  local code
+  for _ in 1 2 3 4; do # again for what is left where a path took the GPU's context with it
+    # shellcheck disable=SC2086 # several paths
+    python3 benchmarks/decode_paths.py "$out" $paths "${sizes[@]}" --tokens "${GLQPROF_TOKENS:-128}"
+    code=$?
+    [ "$code" -eq 3 ] || return "$code"
   done
-  return $failed
+  return "$code"
 }
 
 captures() {
-  local failed=0
-  for variant in $variants; do
-    rm -rf "$out/cascade2-$variant"
-    python3 -m glqprof capture nsys -o "$out/cascade2-$variant" --timeout 200 --workload cascade2-30b --variant "$variant" \
-      -- "${sizes[@]:2}" || failed=1
+  local failed=0 folder path
+  for path in $captured; do
+    folder=$out/cascade2-${path//[:=]/-}
+    rm -rf "$folder"
+    # shellcheck disable=SC2046,SC2086 # options, none of which has a space
+    python3 -m glqprof capture nsys -o "$folder" --timeout 200 ${GLQPROF_CAPTURE_OPTIONS:-} --workload cascade2-30b \
+      -- $(python3 benchmarks/decode_paths.py --command "$path") "${sizes[@]}" || failed=1
     # What a failed capture leaves is not scrubbed: only its reason comes along.
-    rm -rf "$out/cascade2-$variant/raw"
+    rm -rf "$folder/raw"
   done
   return $failed
 }
@@ -66,12 +79,4 @@ for stage in $stages; do
   echo "$stage: exit $code, $((SECONDS - start)) s" | tee -a "$out/log.txt"
   [ "$code" -eq 0 ] || bad=1
 done
-python3 - "$out" <<'P'
-import json, pathlib, sys
-for path in sorted(pathlib.Path(sys.argv[1]).glob("decode-*.json")):
-    r = json.loads(path.read_text())
-    print(f"{r['variant']:16} {r['tok_s']:8.2f} tok/s {r['ms_per_token']:8.3f} ms  p90 {r['token_ms_spread']['p90']:8.3f}"
-          f"  load {r['load_s']:5.1f} s  prompt {r['prefill_ms']:8.0f} ms  {(r['peak_gpu_bytes'] or 0) / 1e9:5.1f} GB"
-          f"  {r['token_sha'][:12]}  {'; '.join(r['warnings'])}")
-P
 exit $bad

@@ -266,7 +266,7 @@ def _run(
         timeout_s=timeout,
         keep_environment=keep_environment,
         workload=workload,
-        variant=variant,
+        variant=variant if command is given else "",  # a bundled decode reports its whole path
     )
     try:
         captured = carry_out(plan)

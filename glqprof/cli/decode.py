@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from glqprof.cli.options import Format, FormatOption, print_document
+from glqprof.traces.schema.decode import DecodeResult
 from glqprof.workloads.bundled import DEFAULT_VARIANT, WORKLOADS
 
 COMMIT = "GLQPROF_COMMIT"
@@ -22,6 +23,39 @@ class DecodeDevice(StrEnum):
 
     cuda = "cuda"
     cpu = "cpu"
+
+
+class Loop(StrEnum):
+    """What runs a token."""
+
+    transformers = "transformers"
+    glqprof = "glqprof"
+
+
+class SsmStep(StrEnum):
+    """The Mamba-2 layers' step."""
+
+    model = "model"
+    torch = "torch"
+    unfused = "unfused"
+    fused = "fused"
+
+
+class CacheKind(StrEnum):
+    """Where the state of the decode is."""
+
+    dynamic = "dynamic"
+    static = "static"
+
+
+class Sdpa(StrEnum):
+    """Backends of torch's attention."""
+
+    any = "any"
+    cudnn = "cudnn"
+    flash = "flash"
+    efficient = "efficient"
+    math = "math"
 
 
 def decode(
@@ -39,24 +73,52 @@ def decode(
     warmup: Annotated[int, typer.Option(min=0, help="Tokens decoded before the timed ones.")] = 3,
     layers: Annotated[int | None, typer.Option(help="Only the model's first layers. Default: all.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the weights and the prompt.")] = 0,
+    graph: Annotated[bool, typer.Option("--graph", help="One CUDA graph a token.")] = False,
+    loop: Annotated[
+        Loop, typer.Option(help="transformers: the model's forward; glqprof: bundled kernels over its weights.")
+    ] = Loop.transformers,
+    ssm: Annotated[
+        SsmStep | None,
+        typer.Option(help="The Mamba-2 step. Default: the model's own; fused with --loop glqprof."),
+    ] = None,
+    cache: Annotated[
+        CacheKind | None,
+        typer.Option(help="static: buffers that never move. Default: dynamic; static with --graph or --loop glqprof."),
+    ] = None,
+    sdpa: Annotated[
+        Sdpa, typer.Option(help="Hold torch's attention to one backend while decoding, in transformers' loop.")
+    ] = Sdpa.any,
+    shared_stream: Annotated[
+        bool, typer.Option("--shared-stream", help="The shared expert on a stream of its own, in glqprof's loop.")
+    ] = False,
+    prompt_variant: Annotated[
+        str | None, typer.Option(help="A variant of the same bits that reads the prompt. Default: --variant.")
+    ] = None,
     form: FormatOption = Format.table,
 ) -> None:
     """Decode a bundled model at batch 1 with any expert variant, and say how fast and which tokens.
 
     Weights are random and made on the device, decoding is greedy. No profiler runs: this is the number to quote.
 
-    Example: glqprof decode --workload tiny --variant v3b --device cpu
+    Example: glqprof decode --variant fused --loop glqprof --graph
     """
-    from dataclasses import replace
-
     from glqprof.errors import InputError
-    from glqprof.profilers.capture import git_here
     from glqprof.reports.decode_document import decode_csv_table, decode_document
+    from glqprof.workloads.nemotron_h.paths import How
     from glqprof.workloads.nemotron_h.sizes import load_sizes
     from glqprof.workloads.nemotron_h.variants import find_variant
 
     load_sizes(workload).prefix(layers)  # wrong names are told before torch is imported
-    find_variant(variant, "--variant")
+    how = How(
+        loop.value,
+        ssm.value if ssm else None,
+        cache.value if cache else None,
+        graph,
+        sdpa.value,
+        shared_stream,
+        prompt_variant,
+    )
+    how.settled(find_variant(variant, "--variant"), device.value)
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -74,14 +136,23 @@ def decode(
             warmup=warmup,
             layers=layers,
             seed=seed,
+            how=how,
             say=say,
         )
+    result = with_commit(result)
+    print_document(decode_document(result), form, json_object=result.to_json(), csv_table=decode_csv_table(result))
+
+
+def with_commit(result: DecodeResult) -> DecodeResult:
+    """The result with the commit of the checkout that it ran in, or the one that the environment names."""
+    from dataclasses import replace
+
+    from glqprof.profilers.capture import git_here
+
     git = git_here()
     if git is not None:
-        result = replace(result, commit=git.commit, dirty=git.dirty)
-    elif os.environ.get(COMMIT):
-        result = replace(result, commit=os.environ[COMMIT])
-    print_document(decode_document(result), form, json_object=result.to_json(), csv_table=decode_csv_table(result))
+        return replace(result, commit=git.commit, dirty=git.dirty)
+    return replace(result, commit=os.environ[COMMIT]) if os.environ.get(COMMIT) else result
 
 
 @contextmanager

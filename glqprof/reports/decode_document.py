@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glqprof.reports.document import Cell, Column, Document, Table, Text
-from glqprof.traces.schema.decode import DecodeResult
+from glqprof.traces.schema.decode import MODEL_SSM, DecodeResult
 
 SHA_SHOWN = 12
 
@@ -13,7 +13,6 @@ SHA_SHOWN = 12
 def decode_table(result: DecodeResult) -> Table:
     """One row: the timed tokens, their spread, and what came before them."""
     columns = [
-        Column("variant", "variant", text=True),
         Column("tok/s", "tok_s"),
         Column("ms/token", "ms_per_token", digits=3),
         Column("median", "token_ms_median", digits=3),
@@ -24,7 +23,6 @@ def decode_table(result: DecodeResult) -> Table:
     ]
     spread = result.spread_ms
     row: Sequence[Cell] = [
-        result.variant,
         result.tok_s,
         result.ms_per_token,
         spread["median"],
@@ -48,8 +46,9 @@ def decode_document(result: DecodeResult) -> Document:
     """What ran, how fast, which tokens."""
     where = result.gpu or "the CPU: exact implementations, no figure of a GPU"
     headline = [
-        f"{result.workload}, experts {result.variant}: {result.tok_s:.2f} tok/s, {result.ms_per_token:.3f} ms a token",
+        f"{result.workload}, {result.path}: {result.tok_s:.2f} tok/s, {result.ms_per_token:.3f} ms a token",
         f"batch 1, {result.layers} layers, prompt {result.prompt}, {result.warmup} + {result.tokens} tokens",
+        *_how(result),
         f"on {where}",
     ]
     document = Document("Decode", [Text(headline, "headline"), decode_table(result)])
@@ -65,3 +64,17 @@ def decode_document(result: DecodeResult) -> Document:
     if result.warnings:
         document.parts.append(Text([f"warning: {warning}" for warning in result.warnings], "warning"))
     return document
+
+
+def _how(result: DecodeResult) -> list[str]:
+    """Which loop ran the tokens, in words."""
+    owner = f"{result.loop}'" if result.loop.endswith("s") else f"{result.loop}'s"
+    first = f"experts {result.variant}, {owner} loop, {'a CUDA graph a token' if result.graph else 'eager'}"
+    parts = [f"{result.cache} cache", "the model's SSM step" if result.ssm == MODEL_SSM else f"SSM step {result.ssm}"]
+    if result.sdpa != "any":
+        parts.append(f"attention {result.sdpa}")
+    if result.shared_stream:
+        parts.append("shared expert on a stream of its own")
+    if result.prompt_variant:
+        parts.append(f"prompt read by {result.prompt_variant}")
+    return [first, ", ".join(parts)]

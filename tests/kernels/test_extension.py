@@ -10,6 +10,7 @@ import torch
 from glqprof_kernels import building
 from glqprof_kernels.glq import extension
 from glqprof_kernels.nvfp4 import extension as nvfp4_extension
+from glqprof_kernels.ssm import extension as ssm_extension
 
 
 def test_no_gpu_is_said(monkeypatch) -> None:
@@ -45,11 +46,12 @@ def test_cache_root(monkeypatch, tmp_path) -> None:
     assert building.cache_root() == tmp_path / "glqprof"
 
 
-def test_sources_that_the_build_names_exist() -> None:
-    assert all((extension.CSRC / source).is_file() for source in extension.SOURCES)
+@pytest.mark.parametrize("module", [extension, ssm_extension])
+def test_sources_that_the_build_names_exist(module) -> None:
+    assert all((module.CSRC / source).is_file() for source in module.SOURCES)
 
 
-@pytest.mark.parametrize(("module", "name"), [(extension, "glq"), (nvfp4_extension, "nvfp4")])
+@pytest.mark.parametrize(("module", "name"), [(extension, "glq"), (nvfp4_extension, "nvfp4"), (ssm_extension, "ssm")])
 def test_what_the_compiler_is_given(monkeypatch, tmp_path, module, name) -> None:
     given: dict = {}
 

@@ -131,7 +131,7 @@ def install(folder: Path) -> dict[str, str]:
         "STAND_IN_EXPORT": str(export),
         "STAND_IN_PAGES": str(folder),
         "STAND_IN_LOG": str(folder / "log.txt"),
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "kernels")]),
     }
 
 

@@ -39,6 +39,34 @@ def test_json_follows_its_schema(result, schema_of):
         jsonschema.validate(result | {"tok_s": "fast"}, schema)
 
 
+def test_json_says_how_the_tokens_were_run(result, schema_of):
+    import jsonschema
+
+    plain = {"path": "v3b", "loop": "transformers", "ssm": "model", "cache": "dynamic", "graph": False, "sdpa": "any",
+             "shared_stream": False, "prompt_variant": ""}  # fmt: skip
+    assert {name: result[name] for name in plain} == plain
+    own = glqprof(*TINY, "--variant", "v3b", "--loop", "glqprof", "--ssm", "torch", "--prompt-variant", "fused",
+                  "-f", "json").json  # fmt: skip
+    changed = {"path": "v3b:glqprof:ssm=torch", "loop": "glqprof", "ssm": "torch", "cache": "static",
+               "prompt_variant": "fused"}  # fmt: skip
+    assert {name: own[name] for name in plain} == plain | changed
+    jsonschema.validate(own, schema_of("decode-1"), jsonschema.Draft202012Validator)
+    # what earlier versions wrote is still of this schema
+    earlier = {name: value for name, value in result.items() if name not in plain}
+    jsonschema.validate(earlier, schema_of("decode-1"), jsonschema.Draft202012Validator)
+
+
+def test_who_reads_the_prompt_and_where_the_state_is_change_no_token_of_the_loop(result):
+    """v3b and fused have the same bits; torch's SSM step has those of the model's own code."""
+    for options in (["--prompt-variant", "fused"], ["--ssm", "torch"], ["--ssm", "model", "--cache", "dynamic"]):
+        assert glqprof(*TINY, "--variant", "v3b", *options, "-f", "json").json["token_sha"] == result["token_sha"]
+    static = [
+        glqprof(*TINY, "--variant", variant, "--cache", "static", *options, "-f", "json").json["token_sha"]
+        for variant, options in (("v3b", []), ("fused", []), ("v3b", ["--prompt-variant", "v0.2.12"]))
+    ]
+    assert len(set(static)) == 1
+
+
 def test_numbers_agree_with_each_other(result):
     steps = result["token_ms"]
     assert len(steps) == 4
@@ -71,9 +99,15 @@ def test_table_markdown_and_csv(monkeypatch):
     assert table.status == 0, table.err
     assert max(map(len, table.out.splitlines())) <= 80
     assert "exact implementations" in table.out
+    assert "\nexperts nvfp4-base-ring, transformers' loop, eager\ndynamic cache, the model's SSM step\n" in table.out
+    own = glqprof(*TINY, "--loop", "glqprof", "--ssm", "torch", "--layers", 3)
+    assert own.out.startswith("tiny, fused:glqprof:ssm=torch: ")
+    assert "experts fused, glqprof's loop, eager\nstatic cache, SSM step torch\n" in own.out
+    assert max(map(len, own.out.splitlines())) <= 80
     assert glqprof(*TINY, "-f", "markdown").out.startswith("# Decode")
     (row,) = csv.DictReader(io.StringIO(glqprof(*TINY, "-f", "csv", "--layers", 2).out))
     assert (row["workload"], row["variant"], row["layers"]) == ("tiny", "fused", "2")
+    assert (row["path"], row["loop"], row["graph"]) == ("fused", "transformers", "False")
     assert float(row["token_ms_median"]) > 0
 
 
@@ -92,6 +126,9 @@ def test_trend_adds_it(result, tmp_path):
         (name, "v3b", "ms_per_token"): result["ms_per_token"],
     }
     assert glqprof("trend", "add", path, "--store", tmp_path / "t.db").status == 2  # no GPU: it asks which
+    path.write_text(json.dumps(result | {"path": "v3b:glqprof", "loop": "glqprof"}))
+    (read,) = read_results([path], commit=result["commit"] or "0" * 40, gpu="none")
+    assert {s.series.variant for s in read.samples} == {"v3b:glqprof"}  # another loop is another series
 
 
 @pytest.mark.parametrize(
@@ -105,6 +142,14 @@ def test_trend_adds_it(result, tmp_path):
         (["--tokens", 0], "'--tokens'"),
         (["--seed", 1 << 40], "'--seed'"),
         (["--device", "tpu"], "'--device'"),
+        (["--graph"], "--graph: needs a CUDA GPU, and the model is on the cpu; leave it out"),
+        (["--loop", "glqprof", "--cache", "dynamic"], "--cache dynamic: glqprof's loop needs buffers that do not move"),
+        (["--loop", "glqprof", "--sdpa", "math"], "--sdpa math: is of transformers' loop"),
+        (["--loop", "vllm"], "'--loop'"),
+        (["--ssm", "fast"], "'--ssm'"),
+        (["--shared-stream"], "--shared-stream: is of glqprof's loop on a GPU"),
+        (["--variant", "v3b", "--prompt-variant", "bf16"], "--prompt-variant bf16: has not the bits of v3b"),
+        (["--sdpa", "cudnn"], "--sdpa cudnn: this backend cannot compute the model's decode attention here"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, words):
@@ -189,6 +234,21 @@ def test_a_bundled_workload_needs_no_command(tools):
     )
     assert manifest["token_sha"] == decoded.json["token_sha"]
     assert manifest["command"][-5:] == ["--variant", "v3b", "--device", "cpu", "--tokens=3"]
+
+
+def test_how_the_tokens_run_is_passed_on_and_names_the_variant(tools):
+    ran = glqprof("capture", "nsys", "--no-untraced", "--workload", "tiny", "--variant", "v3b", "-o", "own", "--",
+                  "--device", "cpu", "--tokens=2", "--loop", "glqprof", "--ssm", "torch")  # fmt: skip
+    assert ran.status == 0, ran.err
+    manifest = stand_ins.manifest_of(Path("own"))
+    assert manifest["variant"] == "v3b:glqprof:ssm=torch"
+    assert manifest["command"][-4:] == ["--loop", "glqprof", "--ssm", "torch"]
+
+
+def test_a_graph_without_a_gpu_fails_before_anything_is_captured(tools):
+    ran = glqprof("capture", "nsys", "--workload", "tiny", "--variant", "v3b", "--", "--graph", "--device", "cuda")
+    assert ran.status != 0
+    assert "--graph with v3b: this variant reads expert ids on the host" in ran.err + ran.out
 
 
 def test_the_command_of_a_bundled_workload():

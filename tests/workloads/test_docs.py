@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
+from glqprof.workloads.nemotron_h.paths import parse_path
 from glqprof.workloads.nemotron_h.sizes import load_sizes
 from glqprof.workloads.nemotron_h.variants import VARIANTS
 from support.cli import glqprof
@@ -18,7 +23,7 @@ SCRIPT = REPOSITORY / "benchmarks" / "device_decode.sh"
 def test_every_option_is_on_the_page_and_no_other():
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", glqprof("decode", "--help").out)) - {"--help"}
     section = TEXT.partition("## Options")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(--[a-z]+)`", section, re.MULTILINE)) == options
+    assert set(re.findall(r"^\| `(--[a-z-]+)`", section, re.MULTILINE)) == options
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", TEXT)) <= options
 
 
@@ -54,11 +59,46 @@ def test_the_sizes_of_the_page():
 
 
 def test_the_device_script_names_what_exists():
-    text = SCRIPT.read_text(encoding="utf-8")
-    named = re.search(r"GLQPROF_VARIANTS:-([^}]+)", text)[1].split()
-    assert set(named) <= set(VARIANTS)
+    text = SCRIPT.read_text(encoding="utf-8").replace("\\\n", "")
+    named = re.search(r"GLQPROF_PATHS:-([^}]+)", text)[1].split()
+    assert {"v0.2.12:prompt=fused", "fused", "bf16", "fused:glqprof:graph", "bf16:glqprof:graph"} <= set(named)
+    for path in named:
+        variant, how = parse_path(path)
+        how.settled(VARIANTS[variant], "cuda")
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", glqprof("decode", "--help").out))
-    options |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", glqprof("capture", "nsys", "--help").out))
-    ours = text.partition("sizes=(")[2].replace("python3 -m pytest -q", "")
+    options |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", glqprof("capture", "nsys", "--help").out)) | {"--command"}
+    ours = text.partition("sizes=")[2].replace("python3 -m pytest -q", "")
     used = set(re.findall(r"(?<=[ (])--[a-z][a-z-]*", ours))
-    assert {"--prompt", "--layers", "--variant", "--tokens", "--timeout"} <= used <= options
+    assert {"--prompt", "--layers", "--tokens", "--timeout", "--command"} <= used <= options
+    for name in re.findall(r"(?:tests|benchmarks)/[\w/]+\.(?:py|sh)", text):
+        assert (REPOSITORY / name).exists(), name
+
+
+def test_the_script_of_several_paths(tmp_path):
+    """In one process, on the tiny model: the files it leaves are results, and what is there is not done again."""
+    script = str(REPOSITORY / "benchmarks" / "decode_paths.py")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "kernels")])}
+
+    def run(*arguments):
+        command = [sys.executable, script, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    told = run("--command", "v3b:glqprof:prompt=fused")
+    assert told.stdout.split() == ["--variant", "v3b", "--loop", "glqprof", "--prompt-variant", "fused"]
+    assert run(tmp_path, "fused:x").returncode == run(tmp_path, "v3b:graph").returncode == 2
+    pytest.importorskip("transformers")
+    sizes = ("--workload", "tiny", "--device", "cpu", "--prompt", 5, "--tokens", 3)
+    paths = ["v3b:prompt=fused", "fused:glqprof:ssm=torch", "v3b:static", "fused"]
+    done = run(tmp_path, *paths, *sizes)
+    assert done.returncode == 0, done.stderr
+    results = {f.name: json.loads(f.read_text()) for f in tmp_path.glob("decode-*.json")}
+    assert sorted(results) == [
+        "decode-fused+glqprof+ssm=torch.json",
+        "decode-fused.json",
+        "decode-v3b+prompt=fused.json",
+        "decode-v3b+static.json",
+    ]
+    assert results["decode-fused.json"]["token_sha"] == results["decode-v3b+prompt=fused.json"]["token_sha"]
+    alone = glqprof("decode", *sizes, "--variant", "v3b", "--cache", "static", "-f", "json").json
+    assert results["decode-v3b+static.json"]["token_sha"] == alone["token_sha"]  # one path does not disturb the next
+    assert run(tmp_path, *paths, *sizes).stdout == ""

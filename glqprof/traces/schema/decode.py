@@ -7,6 +7,39 @@ from dataclasses import dataclass
 from typing import Any
 
 SCHEMA = "glqprof.decode/1"
+MODEL_SSM = "model"
+"""``ssm`` where the Mamba-2 layers' step is the model's own code."""
+
+
+def path_name(
+    variant: str,
+    *,
+    loop: str = "transformers",
+    ssm: str = "",
+    cache: str = "",
+    graph: bool = False,
+    sdpa: str = "any",
+    shared_stream: bool = False,
+) -> str:
+    """``fused:glqprof:graph``: the expert variant, then each choice that is not its loop's default on a GPU.
+
+    The bare variant is transformers' eager loop with its dynamic cache and the model's own SSM step.
+    """
+    own = loop != "transformers"
+    parts = [variant]
+    if own:
+        parts.append(loop)
+    if ssm and ssm != ("fused" if own else MODEL_SSM):
+        parts.append(f"ssm={ssm}")
+    if cache == "static" and not own and not graph:
+        parts.append("static")
+    if sdpa != "any":
+        parts.append(f"sdpa={sdpa}")
+    if shared_stream:
+        parts.append("shared-stream")
+    if graph:
+        parts.append("graph")
+    return ":".join(parts)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -25,7 +58,9 @@ class DecodeResult:
     ``steps_ns``: start and end of every timed token. ``prefill_ms``: prompt in, first token out. ``load_s``: weights
     made and laid out. ``peak_gpu_bytes``: most that torch had in use. ``token_sha``: `annotate.sha_of` of every id
     after the prompt: the first, ``warmup`` more, the ``tokens`` timed ones. ``gpu``, ``driver``, ``cuda``: "" on the
-    CPU. ``commit``: of the checkout that it ran in, "" outside one; ``dirty``: with changes.
+    CPU. ``commit``: of the checkout that it ran in, "" outside one; ``dirty``: with changes. ``loop`` to
+    ``shared_stream``: how the tokens were run (`workloads.nemotron_h.paths.How`). ``prompt_variant``: the experts that
+    read the prompt where they were not ``variant``, "" else.
     """
 
     workload: str
@@ -50,6 +85,26 @@ class DecodeResult:
     commit: str = ""
     dirty: bool = False
     warnings: tuple[str, ...] = ()
+    loop: str = "transformers"
+    ssm: str = MODEL_SSM
+    cache: str = "dynamic"
+    graph: bool = False
+    sdpa: str = "any"
+    shared_stream: bool = False
+    prompt_variant: str = ""
+
+    @property
+    def path(self) -> str:
+        """Variant and loop as one name: `path_name`."""
+        return path_name(
+            self.variant,
+            loop=self.loop,
+            ssm=self.ssm,
+            cache=self.cache,
+            graph=self.graph,
+            sdpa=self.sdpa,
+            shared_stream=self.shared_stream,
+        )
 
     @property
     def ms_per_token(self) -> float:
@@ -84,6 +139,14 @@ class DecodeResult:
             "schema": SCHEMA,
             "workload": self.workload,
             "variant": self.variant,
+            "path": self.path,
+            "loop": self.loop,
+            "ssm": self.ssm,
+            "cache": self.cache,
+            "graph": self.graph,
+            "sdpa": self.sdpa,
+            "shared_stream": self.shared_stream,
+            "prompt_variant": self.prompt_variant,
             "device": self.device,
             "layers": self.layers,
             "batch": 1,

@@ -1,8 +1,8 @@
 """The routed experts of a model's MoE layers, computed by a variant's kernels or, on the CPU, its exact implementation.
 
-`compute` turns the layers' weights into one callable a layer, ``(x, ids, weights) → out``: x [tokens, hidden] of the
-model's dtype, ids [tokens, top_k] int64, weights [tokens, top_k] float32, out [tokens, hidden] of x's dtype. GLQ rounds
-x to fp16 first, NVFP4 and bf16 to bf16, as their contracts say; out is rounded to x's dtype.
+`compute` turns the layers' weights into one `ExpertLayer` a layer, called as ``(x, ids, weights) → out``: x [tokens,
+hidden] of the model's dtype, ids [tokens, top_k] int64, weights [tokens, top_k] float32, out [tokens, hidden] of x's
+dtype. GLQ rounds x to fp16 first, NVFP4 and bf16 to bf16, as their contracts say; out is rounded to x's dtype.
 """
 
 from __future__ import annotations
@@ -17,14 +17,32 @@ from glqprof.errors import InputError
 from glqprof.workloads.nemotron_h.sizes import Sizes
 from glqprof.workloads.nemotron_h.variants import GLQ, NVFP4, ExpertVariant
 
-Compute = Callable[[Any, Any, Any], Any]
-
 SEED_STEP = 1_000_003
 """Layer i of seed s draws from ``s * SEED_STEP + i``, as in the benches: the weights are theirs."""
 FUSED_TOKENS = 8
 """Tokens of one call of the fused GLQ kernels; a prompt is several calls in one workspace."""
 NVFP4_TOKENS = 512
 """Tokens of one call of the NVFP4 kernels."""
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """The routed experts of one layer.
+
+    ``dtype``: of what the kernels read and write; None where they take the model's. ``into(x, ids, weights, out)``: the
+    kernels alone, x and out [tokens, hidden] of ``dtype``; it returns the tensor that holds the result, which is
+    ``out`` or, where the kernels allocate their own, another one.
+    """
+
+    dtype: Any
+    into: Callable[[Any, Any, Any, Any], Any]
+
+    def __call__(self, x: Any, ids: Any, weights: Any) -> Any:
+        """[tokens, hidden] of x's dtype."""
+        if self.dtype is None:
+            return self.into(x, ids, weights, None)
+        narrow = x.to(self.dtype)
+        return self.into(narrow, ids, weights, torch.empty_like(narrow)).to(x.dtype)
 
 
 @dataclass
@@ -97,7 +115,7 @@ def random_layers(sizes: Sizes, kind: str, seed: int, device: Any) -> Iterator[A
         yield layer
 
 
-def compute(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[Compute]:
+def compute(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[ExpertLayer]:
     """One callable a layer. ``layers`` are taken one at a time, so that only what the variant keeps stays in memory."""
     if variant.kind == GLQ:
         make = _glq_fused if variant.name.startswith("fused") else _glq_host_loop
@@ -112,28 +130,26 @@ def _is_cuda(layer: Any) -> bool:
     return bool(torch.device(layer.device).type == "cuda")
 
 
-def _glq_host_loop(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[Compute]:
+def _glq_host_loop(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[ExpertLayer]:
     from glqprof_kernels.glq import ops
     from glqprof_kernels.glq.exact.host import Log, host_layer
 
-    def on_gpu(handle: Any) -> Compute:
+    def on_gpu(handle: Any) -> ExpertLayer:
         code = ops.VARIANT_CODES[variant.kernel]
 
-        def run(x: Any, ids: Any, weights: Any) -> Any:
-            narrow = x.to(torch.float16)
-            out = torch.empty_like(narrow)
-            handle.run(code, narrow, ids, weights, False, out)
-            return out.to(x.dtype)
+        def run(x: Any, ids: Any, weights: Any, out: Any) -> Any:
+            handle.run(code, x, ids, weights, False, out)
+            return out
 
-        return run
+        return ExpertLayer(torch.float16, run)
 
-    def on_cpu(layer: Any, overflow: Any) -> Compute:
-        def run(x: Any, ids: Any, weights: Any) -> Any:
-            out, infinite = ops.exact_moe(layer, x.to(torch.float16), ids, weights, variant.kernel, False, Log())
+    def on_cpu(layer: Any, overflow: Any) -> ExpertLayer:
+        def run(x: Any, ids: Any, weights: Any, out: Any) -> Any:
+            result, infinite = ops.exact_moe(layer, x, ids, weights, variant.kernel, False, Log())
             overflow.add_(infinite)
-            return out.to(x.dtype)
+            return out.copy_(result)
 
-        return run
+        return ExpertLayer(torch.float16, run)
 
     made = []
     for layer in layers:
@@ -142,7 +158,7 @@ def _glq_host_loop(variant: ExpertVariant, layers: Iterable[Any], top_k: int, co
     return made
 
 
-def _glq_fused(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[Compute]:
+def _glq_fused(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[ExpertLayer]:
     from glqprof_kernels.glq import fused, ops
     from glqprof_kernels.glq.exact.host import Log
 
@@ -153,13 +169,13 @@ def _glq_fused(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counte
     counters.infinite += [layer.overflow for layer in packed]
     counters.bad_ids += [layer.errors for layer in packed]
 
-    def on_cpu(layer: Any) -> Compute:
-        def run(x: Any, ids: Any, weights: Any) -> Any:
-            out, infinite = ops.exact_fused(layer, x.to(torch.float16), ids, weights, variant.kernel, Log())
+    def on_cpu(layer: Any) -> ExpertLayer:
+        def run(x: Any, ids: Any, weights: Any, out: Any) -> Any:
+            result, infinite = ops.exact_fused(layer, x, ids, weights, variant.kernel, Log())
             layer.overflow.add_(infinite)
-            return out.to(x.dtype)
+            return out.copy_(result)
 
-        return run
+        return ExpertLayer(torch.float16, run)
 
     if packed[0].up.su.device.type != "cuda":
         return [on_cpu(layer) for layer in packed]
@@ -167,20 +183,20 @@ def _glq_fused(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counte
     return [_in_parts(runner, index, FUSED_TOKENS, torch.float16) for index in range(len(packed))]
 
 
-def _nvfp4(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[Compute]:
+def _nvfp4(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[ExpertLayer]:
     from glqprof_kernels.nvfp4 import ops, tiles
     from glqprof_kernels.nvfp4.exact import moe as exact
     from glqprof_kernels.nvfp4.exact.product import host_layer
 
-    def on_cpu(layer: Any) -> Compute:
-        def run(x: Any, ids: Any, weights: Any) -> Any:
-            bits = x.to(torch.bfloat16).contiguous().view(torch.uint16).numpy()
-            out = exact.moe(layer, bits, ids.numpy(), weights.numpy())
-            return torch.from_numpy(out).view(torch.bfloat16).to(x.dtype)
+    def on_cpu(layer: Any) -> ExpertLayer:
+        def run(x: Any, ids: Any, weights: Any, out: Any) -> Any:
+            bits = x.contiguous().view(torch.uint16).numpy()
+            result = exact.moe(layer, bits, ids.numpy(), weights.numpy())
+            return out.copy_(torch.from_numpy(result).view(torch.bfloat16))
 
-        return run
+        return ExpertLayer(torch.bfloat16, run)
 
-    cpu: list[Compute] = []
+    cpu: list[ExpertLayer] = []
     packed = []
     for layer in layers:
         if _is_cuda(layer):
@@ -194,30 +210,28 @@ def _nvfp4(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: 
     return [_in_parts(runner, index, NVFP4_TOKENS, torch.bfloat16) for index in range(len(packed))]
 
 
-def _in_parts(runner: Any, index: int, tokens: int, dtype: Any) -> Compute:
+def _in_parts(runner: Any, index: int, tokens: int, dtype: Any) -> ExpertLayer:
     """A layer of a runner whose workspace holds ``tokens`` tokens: more run after each other."""
 
-    def run(x: Any, ids: Any, weights: Any) -> Any:
-        narrow = x.to(dtype)
-        out = torch.empty_like(narrow)
-        for first in range(0, len(narrow), tokens):
+    def run(x: Any, ids: Any, weights: Any, out: Any) -> Any:
+        for first in range(0, len(x), tokens):
             part = slice(first, first + tokens)
-            runner.layer(index, narrow[part], ids[part], weights[part], out[part])
-        return out.to(x.dtype)
+            runner.layer(index, x[part], ids[part], weights[part], out[part])
+        return out
 
-    return run
+    return ExpertLayer(dtype, run)
 
 
-def _bf16(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[Compute]:
+def _bf16(variant: ExpertVariant, layers: Iterable[Any], top_k: int, counters: Counters) -> list[ExpertLayer]:
     from glqprof_kernels import bf16
 
-    def one(layer: Any) -> Compute:
+    def one(layer: Any) -> ExpertLayer:
         if variant.name == "bf16-loop":
-            return lambda x, ids, weights: bf16.run_loop(layer, x, ids, weights)
+            return ExpertLayer(None, lambda x, ids, weights, out: bf16.run_loop(layer, x, ids, weights))
         if layer.up.device.type != "cuda":
-            return lambda x, ids, weights: bf16.run_plain(layer, x, ids, weights)
+            return ExpertLayer(None, lambda x, ids, weights, out: bf16.run_plain(layer, x, ids, weights))
         product = bf16.grouped_mm()
-        return lambda x, ids, weights: bf16.run_grouped(layer, product, x, ids, weights)
+        return ExpertLayer(None, lambda x, ids, weights, out: bf16.run_grouped(layer, product, x, ids, weights))
 
     return [one(layer) for layer in dense_layers(layers)]
 
@@ -245,7 +259,7 @@ class Experts(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
     For inference: no gradient passes.
     """
 
-    def __init__(self, run: Compute, variant: str) -> None:
+    def __init__(self, run: ExpertLayer, variant: str) -> None:
         super().__init__()
         self.run, self.variant = run, variant
 

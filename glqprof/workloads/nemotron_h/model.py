@@ -72,27 +72,31 @@ def transformers_classes() -> Classes:
 
 def bytes_needed(sizes: Sizes, variant: ExpertVariant) -> int:
     """Bytes of the weights in memory at once, an estimate: caches, activations and alignment come on top."""
+    return 2 * sizes.other_parameters() + expert_bytes(sizes, variant)
+
+
+def expert_bytes(sizes: Sizes, variant: ExpertVariant) -> int:
+    """The routed experts' part of `bytes_needed`."""
     from glqprof_kernels.glq.factory import stages_of_layer
 
     per_layer = sizes.expert_parameters()
     glq = [stages_of_layer(i, "mixed") * per_layer // 4 for i in range(sizes.moe_layers)]  # 16 bits for 8 weights
     if variant.kind == GLQ:
-        experts = sum(glq) + (max(glq, default=0) if variant.name.startswith("fused") else 0)
-    elif variant.kind == NVFP4:
-        experts = sizes.moe_layers * per_layer * 9 // 16 + per_layer * 9 // 16
-    else:
-        experts = sizes.moe_layers * per_layer * 2 + max(glq, default=0)
-    return 2 * sizes.other_parameters() + experts
+        return sum(glq) + (max(glq, default=0) if variant.name.startswith("fused") else 0)
+    if variant.kind == NVFP4:
+        return sizes.moe_layers * per_layer * 9 // 16 + per_layer * 9 // 16
+    return sizes.moe_layers * per_layer * 2 + max(glq, default=0)
 
 
-def check_memory(sizes: Sizes, variant: ExpertVariant, device: str) -> None:
-    """InputError where the device has less free memory than the weights need."""
+def check_memory(sizes: Sizes, variant: ExpertVariant, device: str, experts_only: bool = False) -> None:
+    """InputError where the device has less free memory than the weights, or the experts alone, need."""
     if device == "cuda":
         torch.cuda.empty_cache()  # what an earlier model left in torch's cache is free
         free: int | None = int(torch.cuda.mem_get_info()[0])
     else:
         free = _free_host_bytes()
-    needed = int(bytes_needed(sizes, variant) * _MEMORY_MARGIN)
+    weights = expert_bytes(sizes, variant) if experts_only else bytes_needed(sizes, variant)
+    needed = int(weights * _MEMORY_MARGIN)
     if free is not None and needed > free:
         where = "the GPU" if device == "cuda" else "this machine"
         raise InputError(

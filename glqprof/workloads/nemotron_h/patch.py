@@ -1,8 +1,8 @@
-"""Swap the computation of the routed experts in any nemotron_h model of transformers."""
+"""Swap the computation of the routed experts, the Mamba-2 step, or both in any nemotron_h model of transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,30 +14,43 @@ SUBJECT = "patch"
 
 
 class Patched:
-    """What `patch` did. ``remove()``, or leaving it as a context, puts the model's own experts back.
+    """What `patch` did. ``remove()``, or leaving it as a context, puts the model's own code back.
 
-    ``variant``: the name. ``layers``: how many MoE layers were patched.
+    ``variant``: the experts' name, "" where they are the model's own. ``layers``: how many MoE layers were patched.
+    ``ssm``, ``ssm_layers``: the same of the Mamba-2 layers.
     """
 
-    def __init__(self, variant: str, replaced: list[tuple[Any, Any]], counters: Any) -> None:
+    def __init__(
+        self,
+        variant: str,
+        replaced: list[tuple[Any, Any]],
+        counters: Any,
+        ssm: str = "",
+        ssm_layers: int = 0,
+        remove_ssm: Callable[[], None] | None = None,
+    ) -> None:
         self.variant, self.layers = variant, len(replaced)
-        self._replaced, self._counters = replaced, counters
+        self.ssm, self.ssm_layers = ssm, ssm_layers
+        self._replaced, self._counters, self._remove_ssm = replaced, counters, remove_ssm
 
     @property
     def infinite_activations(self) -> int:
         """GLQ activations that became infinite in fp16 so far (the output then holds inf or NaN); waits for the GPU."""
-        return int(self._counters.read()[0])
+        return 0 if self._counters is None else int(self._counters.read()[0])
 
     @property
     def bad_ids(self) -> int:
         """Expert ids that named no expert so far, where the kernels count them; waits for the GPU."""
-        return int(self._counters.read()[1])
+        return 0 if self._counters is None else int(self._counters.read()[1])
 
     def remove(self) -> None:
-        """Put the model's own experts back; a second call does nothing."""
+        """Put the model's own experts and Mamba-2 step back; a second call does nothing."""
         for moe, experts in self._replaced:
             moe.experts = experts
         self._replaced.clear()
+        if self._remove_ssm is not None:
+            self._remove_ssm()
+            self._remove_ssm = None
 
     def __enter__(self) -> Patched:
         """Nothing more."""
@@ -51,20 +64,28 @@ class Patched:
 
     def __repr__(self) -> str:
         """One line."""
-        return f"<Patched: {self.variant} in {self.layers} MoE layers>"
+        parts = [f"{self.variant} in {self.layers} MoE layers"] if self.variant else []
+        if self.ssm:
+            parts.append(f"SSM step {self.ssm} in {self.ssm_layers} Mamba-2 layers")
+        return f"<Patched: {', '.join(parts)}>"
 
 
 def patch(
     model: Any,
-    experts: str = "fused",
+    experts: str | None = "fused",
     *,
+    ssm: str | None = None,
     weights: Sequence[Any] | Iterable[Any] | str | None = None,
     seed: int = 0,
 ) -> Patched:
-    """Compute a model's routed experts by the variant ``experts``; router, shared expert and all else stay.
+    """Compute a model's routed experts by the variant ``experts``, and its Mamba-2 decode step by ``ssm``.
 
-    ``model``: a nemotron_h model of transformers, or a part of one, on the device where it will run. ``weights``: what
-    the experts are from now on, since a variant computes one format and bf16 experts are not GLQ's:
+    All else stays the model's: router, shared expert, attention, norms, and how the prompt is read. ``model``: a
+    nemotron_h model of transformers, or a part of one, on the device where it will run. ``experts`` None keeps its
+    experts. ``ssm``: ``"fused"``, ``"unfused"`` (CUDA, bf16) or ``"torch"``, of `glqprof_kernels.ssm`; None keeps the
+    model's own step. It computes single tokens of up to 8 sequences; what it does not take (prompts, padding masks,
+    caches that record the past) stays the model's code. ``weights``: what the experts are from now on, since a variant
+    computes one format and bf16 experts are not GLQ's:
 
     - a sequence of ``LayerWeights`` of `glqprof_kernels.glq` or `.nvfp4`, one a MoE layer in the model's order (their
       loaders read checkpoints); for bf16 variants either kind, dequantised, or ``glqprof_kernels.bf16.Bf16Layer``;
@@ -72,9 +93,32 @@ def patch(
     - ``"random"``: seeded random ones of the variant's format: right for a benchmark, and the model's text is noise;
     - None: the model's own bf16 experts, which ``bf16`` and ``bf16-loop`` alone can compute.
 
-    The model's own experts stay in memory for `Patched.remove`. Raises InputError: no such variant, no MoE layer,
-    weights that do not fit or of another format.
+    The model's own experts stay in memory for `Patched.remove`. Raises InputError, and changes nothing: no such
+    variant, no MoE or Mamba-2 layer, weights that do not fit or of another format, nothing to patch.
     """
+    if experts is None and ssm is None:
+        raise InputError(SUBJECT, "experts=None and ssm=None leave nothing to patch")
+    if experts is None and weights is not None:
+        raise InputError(SUBJECT, "experts=None keeps the model's own experts, and weights were given")
+    remove_ssm, ssm_layers = None, 0
+    if ssm is not None:
+        from glqprof.workloads.nemotron_h.ssm_patch import mamba_modules, patch_mixers
+
+        mixers = mamba_modules(model)
+        if not mixers:
+            raise InputError(SUBJECT, f"{type(model).__name__} has no NemotronHMamba2Mixer layer; leave ssm out")
+        remove_ssm, ssm_layers = patch_mixers(mixers, ssm, SUBJECT), len(mixers)
+    try:
+        name, replaced, counters = ("", [], None) if experts is None else _swap_experts(model, experts, weights, seed)
+    except BaseException:
+        if remove_ssm is not None:
+            remove_ssm()
+        raise
+    return Patched(name, replaced, counters, ssm or "", ssm_layers, remove_ssm)
+
+
+def _swap_experts(model: Any, experts: str, weights: Any, seed: int) -> tuple[str, list[tuple[Any, Any]], Any]:
+    """The variant's name, (module, its own experts) of each MoE layer, the counters."""
     variant = find_variant(experts, SUBJECT)
     if variant.name == "transformers":
         raise InputError(SUBJECT, "'transformers' is the model's own code; use Patched.remove() to get back to it")
@@ -92,7 +136,7 @@ def patch(
     replaced = [(moe, moe.experts) for moe in moes]
     for moe, run in zip(moes, runs, strict=True):
         moe.experts = Experts(run, variant.name)
-    return Patched(variant.name, replaced, counters)
+    return variant.name, replaced, counters
 
 
 def moe_modules(model: Any) -> list[Any]:

@@ -18,6 +18,11 @@ class ExpertVariant:
     same_bits_as: str = ""
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether its host loop reads expert ids on the host, so that no CUDA graph can hold it."""
+        return self.kind == GLQ and not self.name.startswith("fused")
+
+    @property
     def kernel(self) -> str:
         """The variant's name in its kernel group."""
         return self.name.removeprefix("nvfp4-")

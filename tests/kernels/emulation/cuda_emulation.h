@@ -3,20 +3,23 @@
 // The threads of a block run one after the other up to their next barrier, in ascending, descending or shuffled order; a
 // thread goes on when all threads of its warp, or of its block, that still run have reached that barrier. A missing barrier
 // therefore shows as bytes that depend on the order. Shuffles and tensor-core products are exchanges between two barriers of
-// a warp. No timing, no memory model, no textures. Blocks run one after the other, or, in a cooperative launch, in turn: a
-// block goes on until its threads wait for another's, and each has its own copy of what is shared.
+// a warp. No timing, no memory model, no textures. The blocks of a cluster run together, each with a part of the shared memory.
+// Clusters (blocks alone, where a launch has none) run one after the other, or, in a cooperative launch, in turn: one goes on
+// until its threads wait for another's, and each has its own copy of what is shared.
 #pragma once
 
 #include <csetjmp>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -65,30 +68,32 @@ enum Order : int { kAscending = 0, kDescending = 1, kShuffled = 2 };
 
 // Entered once through ucontext, which gives it a stack; switched by setjmp after that, which makes no system call.
 struct Fiber {
-  std::vector<char> stack;
+  std::unique_ptr<char[]> stack;  // its pages come as they are touched
   jmp_buf at;
   bool entered = false;
 };
 
 // What a thread waits for.
-enum class Wait : char { kNothing, kWarp, kBlock, kOther };
+enum class Wait : char { kNothing, kWarp, kBlock, kCluster, kOther };
 
 struct Machine {
   dim3 grid, block;
   unsigned int block_index[3] = {0, 0, 0};
   unsigned int thread_index = 0;
+  unsigned int cluster = 1;  // blocks along x that run together
+  unsigned int fiber = 0;    // of this thread: (block of the cluster, thread_index)
   Order order = kAscending;
   uint64_t random_state = 1;
   std::vector<std::string> launches;
   alignas(16) unsigned char shared[kSharedBytes];
-  alignas(16) unsigned char statics[kStaticBytes];
+  std::vector<unsigned char> statics;  // kStaticBytes for each block of the cluster
   jmp_buf scheduler;
   std::vector<Fiber> fibers;
   std::vector<char> done;
   std::vector<Wait> waits;
-  uint32_t exchange[32][32][8];  // of a warp's lanes
-  bool cooperative = false;      // the launch that runs
-  bool moved = false;            // a thread came further than to look again at what is missing
+  std::vector<std::array<uint32_t[8], 32>> exchange;  // of a warp's lanes
+  bool cooperative = false;                           // the launch that runs
+  bool moved = false;  // a thread came further than to look again at what is missing
   std::function<void()> body;
   std::string failure;  // of a thread: an exception does not leave a fiber
 };
@@ -100,7 +105,7 @@ inline Machine& machine() {
 
 inline void to_scheduler() {
   Machine& m = machine();
-  if (_setjmp(m.fibers[m.thread_index].at) == 0) _longjmp(m.scheduler, 1);
+  if (_setjmp(m.fibers[m.fiber].at) == 0) _longjmp(m.scheduler, 1);
 }
 
 // A fiber runs one thread of a block to its end, then waits to be the same thread of another block.
@@ -108,18 +113,18 @@ inline void fiber_main() {
   for (;;) {
     Machine& m = machine();
     m.body();
-    m.done[m.thread_index] = 1;
+    m.done[m.fiber] = 1;
     to_scheduler();
   }
 }
 
 inline void barrier(Wait what) {
   Machine& m = machine();
-  m.waits[m.thread_index] = what;
+  m.waits[m.fiber] = what;
   to_scheduler();
 }
 
-// Lets go on whoever waits for a group that has arrived in full; false when nobody can.
+// Lets go on whoever waits for a group that has arrived in full; false when nobody can. `threads`: of a block.
 inline bool release(unsigned int threads) {
   Machine& m = machine();
   bool any = false;
@@ -132,40 +137,51 @@ inline bool release(unsigned int threads) {
       any = true;
     }
   };
-  for (unsigned int warp = 0; warp < threads; warp += 32) group(warp, std::min(warp + 32, threads), Wait::kWarp);
-  group(0, threads, Wait::kBlock);
+  for (unsigned int block = 0; block < m.cluster * threads; block += threads) {
+    const unsigned int end = block + threads;
+    for (unsigned int warp = block; warp < end; warp += 32) group(warp, std::min(warp + 32, end), Wait::kWarp);
+    group(block, end, Wait::kBlock);
+  }
+  if (m.cluster > 1) group(0, m.cluster * threads, Wait::kCluster);
   return any;
 }
 
-inline void resume(unsigned int thread) {
+inline void resume(unsigned int index, unsigned int threads) {
   Machine& m = machine();
-  m.thread_index = thread;
-  Fiber& fiber = m.fibers[thread];
+  m.fiber = index;
+  m.thread_index = index % threads;
+  m.block_index[0] = m.block_index[0] / m.cluster * m.cluster + index / threads;
+  Fiber& fiber = m.fibers[index];
   if (_setjmp(m.scheduler) != 0) return;
   if (fiber.entered) _longjmp(fiber.at, 1);
   fiber.entered = true;
-  fiber.stack.resize(kStackBytes);
+  fiber.stack.reset(new char[kStackBytes]);
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack.data();
+  context.uc_stack.ss_sp = fiber.stack.get();
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, fiber_main, 0);
   setcontext(&context);
 }
 
-// A block between two turns.
+// A cluster of blocks between two turns.
 struct Parked {
   std::vector<Fiber> fibers;
   std::vector<char> done;
   std::vector<Wait> waits;
+  std::vector<std::array<uint32_t[8], 32>> exchange;
   std::vector<unsigned char> dynamic, statics;
 };
 
-inline void swap_shared(Parked& block) {
+inline void swap_with(Parked& cluster) {
   Machine& m = machine();
-  std::swap_ranges(block.dynamic.begin(), block.dynamic.end(), m.shared);
-  std::swap_ranges(block.statics.begin(), block.statics.end(), m.statics);
+  std::swap(cluster.fibers, m.fibers);
+  std::swap(cluster.done, m.done);
+  std::swap(cluster.waits, m.waits);
+  std::swap(cluster.exchange, m.exchange);
+  std::swap(cluster.statics, m.statics);
+  std::swap_ranges(cluster.dynamic.begin(), cluster.dynamic.end(), m.shared);
 }
 
 // What this thread waits for another block will write; false when no block will.
@@ -175,7 +191,7 @@ inline bool let_others_run() {
     m.failure = "a thread block waits for one that has not run";
     return false;
   }
-  m.waits[m.thread_index] = Wait::kOther;
+  m.waits[m.fiber] = Wait::kOther;
   to_scheduler();
   return m.failure.empty();
 }
@@ -186,76 +202,78 @@ inline uint64_t random_number() {
   return state >> 33;
 }
 
-inline void begin_block(unsigned int threads) {
+// Before a cluster's first turn; `fibers`: threads of all of its blocks.
+inline void begin_cluster(unsigned int fibers) {
   Machine& m = machine();
   // What a previous block left in shared memory must not help this one: fill it with a signalling pattern.
   std::memset(m.shared, 0xA5, sizeof(m.shared));
-  std::memset(m.statics, 0xA5, sizeof(m.statics));
-  if (m.fibers.size() < threads) m.fibers.resize(threads);
-  m.done.assign(threads, 0);
-  m.waits.assign(threads, Wait::kNothing);
+  m.statics.assign(m.cluster * kStaticBytes, 0xA5);
+  if (m.fibers.size() < fibers) m.fibers.resize(fibers);
+  if (m.exchange.size() < (fibers + 31) / 32) m.exchange.resize((fibers + 31) / 32);
+  m.done.assign(fibers, 0);
+  m.waits.assign(fibers, Wait::kNothing);
 }
 
-// Runs the block until its threads are done, or wait for other blocks; whether they are done.
-inline bool run_block(unsigned int threads) {
+// Runs the cluster of blocks, or the block alone, that block_index is of, until its threads are done, or wait for other
+// clusters; whether they are done. `threads`: of a block.
+inline bool run_cluster(unsigned int threads) {
   Machine& m = machine();
-  std::vector<unsigned int> sequence(threads);
-  for (unsigned int t = 0; t < threads; ++t) sequence[t] = m.order == kDescending ? threads - 1 - t : t;
-  std::vector<char> looking(threads, 0);
-  for (unsigned int t = 0; t < threads; ++t) {
-    if (m.waits[t] != Wait::kOther) continue;
-    m.waits[t] = Wait::kNothing;
-    looking[t] = 1;
-  }
+  const unsigned int fibers = m.cluster * threads;
+  std::vector<unsigned int> sequence(fibers);
+  for (unsigned int t = 0; t < fibers; ++t) sequence[t] = m.order == kDescending ? fibers - 1 - t : t;
+  std::vector<char> looking(fibers, 0);
   for (;;) {
-    if (m.order == kShuffled) {
-      for (unsigned int i = threads; i > 1; --i) std::swap(sequence[i - 1], sequence[random_number() % i]);
+    // A block that waits for one of its own cluster looks again as long as any thread here comes further.
+    bool any = false;
+    for (unsigned int t = 0; t < fibers; ++t) {
+      looking[t] = m.waits[t] == Wait::kOther;
+      if (looking[t]) m.waits[t] = Wait::kNothing;
     }
-    for (unsigned int t : sequence) {
-      if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
-      resume(t);
-      if (looking[t] == 0 || m.waits[t] != Wait::kOther) m.moved = true;
+    for (;;) {
+      if (m.order == kShuffled) {
+        for (unsigned int i = fibers; i > 1; --i) std::swap(sequence[i - 1], sequence[random_number() % i]);
+      }
+      for (unsigned int t : sequence) {
+        if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
+        resume(t, threads);
+        any = any || looking[t] == 0 || m.waits[t] != Wait::kOther;
+      }
+      bool done = true, waits = false;
+      for (unsigned int t = 0; t < fibers; ++t) {
+        done = done && m.done[t];
+        waits = waits || (!m.done[t] && m.waits[t] == Wait::kOther);
+      }
+      m.moved = m.moved || any;
+      if (done) return true;
+      if (release(threads)) continue;
+      if (waits) break;
+      throw std::runtime_error("the threads of a block wait at different barriers");
     }
-    bool done = true, waits = false;
-    for (unsigned int t = 0; t < threads; ++t) {
-      done = done && m.done[t];
-      waits = waits || (!m.done[t] && m.waits[t] == Wait::kOther);
-    }
-    if (done) return true;
-    if (release(threads)) continue;
-    if (waits) return false;
-    throw std::runtime_error("the threads of a block wait at different barriers");
+    if (m.cluster == 1 || !any) return false;
   }
 }
 
-// All blocks in turn, in an order drawn anew for each round.
-inline void run_together(unsigned int blocks, unsigned int threads) {
+// All clusters in turn, in an order drawn anew for each round.
+inline void run_together(unsigned int clusters, unsigned int threads) {
   Machine& m = machine();
-  std::vector<Parked> parked(blocks);
-  std::vector<unsigned int> left(blocks);
-  for (unsigned int b = 0; b < blocks; ++b) {
-    left[b] = b;
-    parked[b].dynamic.assign(sizeof(m.shared), 0xA5);
-    parked[b].statics.assign(sizeof(m.statics), 0xA5);
-    parked[b].fibers.resize(threads);
-    parked[b].done.assign(threads, 0);
-    parked[b].waits.assign(threads, Wait::kNothing);
+  std::vector<Parked> parked(clusters);
+  std::vector<unsigned int> left(clusters);
+  for (unsigned int c = 0; c < clusters; ++c) {
+    left[c] = c;
+    parked[c].dynamic.resize(sizeof(m.shared));
+    swap_with(parked[c]);
+    begin_cluster(m.cluster * threads);
+    swap_with(parked[c]);
   }
-  auto exchange = [&](Parked& block) {
-    std::swap(block.fibers, m.fibers);
-    std::swap(block.done, m.done);
-    std::swap(block.waits, m.waits);
-    swap_shared(block);
-  };
   int still = 0;  // rounds without progress; one is none yet, as a thread may look at what has come only in the next
   while (!left.empty()) {
     for (size_t i = left.size(); i > 1; --i) std::swap(left[i - 1], left[random_number() % i]);
     m.moved = false;
     for (size_t i = 0; i < left.size();) {
-      m.block_index[0] = left[i];
-      exchange(parked[left[i]]);
-      const bool done = run_block(threads);
-      exchange(parked[left[i]]);
+      m.block_index[0] = left[i] * m.cluster;
+      swap_with(parked[left[i]]);
+      const bool done = run_cluster(threads);
+      swap_with(parked[left[i]]);
       if (done) {
         left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
       } else {
@@ -270,11 +288,12 @@ inline void run_together(unsigned int blocks, unsigned int threads) {
   }
 }
 
-inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> body) {
+inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> body,
+                   unsigned int cluster = 1) {
   Machine& m = machine();
   const unsigned int threads = block.x * block.y * block.z;
-  if (threads == 0 || threads > 1024 || block.y != 1 || block.z != 1 || shared_bytes > kSharedBytes || grid.x == 0 ||
-      grid.y == 0 || grid.z == 0 || grid.y > 65535) {
+  if (threads == 0 || threads > 1024 || block.y != 1 || block.z != 1 || shared_bytes > kSharedBytes / cluster ||
+      grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.x % cluster != 0 || (cluster > 1 && threads % 32 != 0)) {
     throw std::runtime_error(std::string("invalid launch configuration of ") + name);
   }
   m.launches.emplace_back(name);
@@ -282,20 +301,32 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
   m.grid = grid;
   m.block = block;
   m.body = std::move(body);
+  m.cluster = cluster;
   m.block_index[1] = m.block_index[2] = 0;
-  if (m.cooperative) run_together(grid.x, threads);
+  if (m.cooperative) run_together(grid.x / cluster, threads);
   for (unsigned int z = 0; z < grid.z && !m.cooperative; ++z) {
     for (unsigned int y = 0; y < grid.y; ++y) {
-      for (unsigned int x = 0; x < grid.x; ++x) {
+      for (unsigned int x = 0; x < grid.x; x += cluster) {
         m.block_index[0] = x;
         m.block_index[1] = y;
         m.block_index[2] = z;
-        begin_block(threads);
-        run_block(threads);
+        begin_cluster(cluster * threads);
+        run_cluster(threads);
       }
     }
   }
   if (!m.failure.empty()) throw std::runtime_error(m.failure);
+}
+
+// The shared memory of a block of the cluster: its own part by default.
+inline unsigned char* shared_memory(unsigned int rank) {
+  Machine& m = machine();
+  return m.shared + rank * (kSharedBytes / m.cluster / 256 * 256);
+}
+inline unsigned char* shared_memory() { return shared_memory(machine().block_index[0] % machine().cluster); }
+inline unsigned char* static_memory() {
+  Machine& m = machine();
+  return m.statics.data() + m.block_index[0] % m.cluster * kStaticBytes;
 }
 
 // What threadIdx, blockIdx, blockDim and gridDim read.
@@ -333,7 +364,7 @@ namespace emulation {
 template <typename Read>
 inline auto exchanged(std::initializer_list<uint32_t> words, Read read) {
   Machine& m = machine();
-  auto& lanes = m.exchange[m.thread_index / 32];
+  auto& lanes = m.exchange[m.fiber / 32];
   std::copy(words.begin(), words.end(), lanes[m.thread_index % 32]);
   barrier(Wait::kWarp);
   auto result = read(lanes);
@@ -428,11 +459,11 @@ inline unsigned long long atomicAdd(unsigned long long* address, unsigned long l
   return old;
 }
 
-#define GLQ_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::machine().shared)
+#define GLQ_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::shared_memory())
 // The one object of fixed size that a block's threads share.
 #define GLQ_STATIC_SHARED(type, name)                                  \
   static_assert(sizeof(type) <= emulation::kStaticBytes, "too large"); \
-  type& name = *reinterpret_cast<type*>(emulation::machine().statics)
+  type& name = *reinterpret_cast<type*>(emulation::static_memory())
 #define GLQ_UNWRAP(...) __VA_ARGS__
 #define GLQ_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   ((void)(stream), emulation::launch(#kernel, grid, block, shared_bytes, [&] { GLQ_UNWRAP kernel(__VA_ARGS__); }))

@@ -126,9 +126,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.
     if (call.first_phase == 0) wait_for_previous_kernel();
-    let_next_kernel_start();
   }
-  if (call.early && call.first_phase == 0) prefetch_first_input<C>(call);
+  // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits by itself.
+  let_next_kernel_start();
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);
   mark(call, call.first_phase, kSlotsFound);
