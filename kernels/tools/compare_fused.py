@@ -32,11 +32,8 @@ from glqprof_kernels.glq.workload import MoeWorkload
 DEFAULT = "default"
 WAYS = {
     DEFAULT: {},
-    "no hints": {"hints": False},
-    "no early input": {"early": False},
     "cluster 1": {"cluster": 1},
     "dependent": {"dependent": True},
-    "dependent, no early": {"dependent": True, "early": False},
 }
 OLD_WAYS = {"": {}, ", dependent": {"dependent": True}}
 OLD_CONFIG = {"one_launch": True, "dependent": False, "cluster": 2, "prefetch_kib": 0}

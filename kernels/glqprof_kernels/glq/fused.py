@@ -228,8 +228,6 @@ CONFIG = {
     "dependent": False,
     "blocks": 0,
     "cluster": 2,
-    "hints": True,
-    "early": True,
 }
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
 

@@ -492,8 +492,8 @@ inline float2 halves_to_floats(uint32_t word) {
 inline unsigned int cluster_blocks() { return 1; }
 inline void cluster_arrive() {}
 inline void cluster_wait() {}
-inline uint64_t stream_policy(bool) { return 0; }
-inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*, bool) {
+inline uint64_t stream_policy() { return 0; }
+inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*) {
   if (threadIdx.x % 32 == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
 }
 inline void wait_for_copy(unsigned long long*) {}
@@ -519,6 +519,7 @@ inline void prefetch_l2(const void*) {}
 inline int opaque(int value) { return value; }
 inline int own_thread() { return static_cast<int>(threadIdx.x); }
 inline void prefetch_l1(const void* from) { static_cast<void>(*static_cast<const volatile uint32_t*>(from)); }
+inline int add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 inline void read_clocks(unsigned long long* to) { to[0] = to[1] = 0; }

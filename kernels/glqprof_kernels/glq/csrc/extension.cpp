@@ -380,9 +380,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("one_launch", &glq::FusedConfig::one_launch)
       .def_readwrite("dependent", &glq::FusedConfig::dependent)
       .def_readwrite("blocks", &glq::FusedConfig::blocks)
-      .def_readwrite("cluster", &glq::FusedConfig::cluster)
-      .def_readwrite("hints", &glq::FusedConfig::hints)
-      .def_readwrite("early", &glq::FusedConfig::early);
+      .def_readwrite("cluster", &glq::FusedConfig::cluster);
   pybind11::class_<FusedMatrixTensors>(m, "FusedMatrix")
       .def(pybind11::init([](std::vector<Tensor> codes, std::vector<Tensor> scales, Tensor sv, Tensor su,
                              int64_t split_blocks, bool small) {

@@ -175,20 +175,6 @@ __device__ __forceinline__ void prefetch_signs(const FusedCall& call, const Fuse
   }
 }
 
-// Brings the first token's input and its signs into L1 before anything is known of the launch's slots: by the warps that do not
-// look for slots.
-template <class C>
-__device__ __forceinline__ void prefetch_first_input(const FusedCall& call) {
-  constexpr int kIdle = C::kThreads - kFusedSlots;
-  if constexpr (kIdle > 0) {
-    const int bytes = 2 * call.matrix[0].cols;
-    for (int at = 32 * (static_cast<int>(threadIdx.x) - kFusedSlots); at >= 0 && at < bytes; at += 32 * kIdle) {
-      prefetch_l1(reinterpret_cast<const unsigned char*>(call.matrix[0].sv) + at);
-      if (call.wide_x) prefetch_l1(reinterpret_cast<const unsigned char*>(call.x) + at);
-    }
-  }
-}
-
 // Asks L2 for every warp's first unit.
 template <class C>
 __device__ __forceinline__ void prefetch_codes(const FusedCall& call, const FusedShared& shared) {

@@ -109,8 +109,6 @@ struct FusedCall {
   int vectors[2];       // how many fit
   int scratch;          // float index of the transform's scratch
   bool table_in_shared;
-  bool early;           // the first token's input is asked for before ids are known
-  bool hints;           // L2 keeps the table longer, the codes shorter
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
 };
 
@@ -159,9 +157,7 @@ struct FusedConfig {
   bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
-  int cluster = 2;    // thread blocks that share one copy of the table (sm_90: 1, 2 or 4)
-  bool hints = true;
-  bool early = true;  // first inputs asked for before ids are known
+  int cluster = 2;    // thread blocks that share one copy of the table (sm_90: 1 or 2; 4 leaves multiprocessors empty)
 };
 
 }  // namespace glq

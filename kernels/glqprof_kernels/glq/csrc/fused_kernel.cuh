@@ -93,7 +93,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
-    const uint64_t policy = stream_policy(call.hints);
+    const uint64_t policy = stream_policy();
     const int units = shared.batch.end - shared.batch.begin;
     const UnitList list{shared.units, units, &shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   GLQ_STATIC_SHARED(FusedShared, shared);
   mark(call, call.first_phase, kStarted);
   if (C::kSharedTable && has_duty<C>(kCopyDuty)) {
-    start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready, call.hints);
+    start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
   }
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_arrive();
   if (call.dependent) {
@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     // block of up is on its multiprocessor already, or down would not have been started.
     if (call.first_phase == 0) wait_for_previous_kernel();
   }
-  // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits by itself.
+  // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits there for the end of
+  // all of it before it touches more than constants. None fits beside a block of this one, which has every register.
   let_next_kernel_start();
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);

@@ -73,8 +73,6 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
   plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors;
   plan.dependent = config.dependent && limits.capability >= 90;
   call.dependent = plan.dependent;
-  call.hints = config.hints;
-  call.early = config.early;
   plan.cluster = limits.capability == 90 && config.cluster > 1 && plan.blocks % config.cluster == 0 ? config.cluster : 1;
   if (plan.cooperative) {
     launch_phases(call, 0, 1, config, limits, plan, stream);

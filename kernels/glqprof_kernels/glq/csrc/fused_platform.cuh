@@ -34,23 +34,15 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-// How long L2 should keep lines: what every layer reads, or what is read once. Without `hints`: as any other.
-__device__ __forceinline__ uint64_t keep_policy(bool hints) {
+// How long L2 should keep lines: what every layer reads, or what is read once.
+__device__ __forceinline__ uint64_t keep_policy() {
   uint64_t policy = 0;
-  if (hints) {
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  }
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-__device__ __forceinline__ uint64_t stream_policy(bool hints) {
+__device__ __forceinline__ uint64_t stream_policy() {
   uint64_t policy = 0;
-  if (hints) {
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  }
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -58,7 +50,7 @@ __device__ __forceinline__ uint64_t stream_policy(bool hints) {
 // memory of this copy alone. All threads wait for it, and a barrier of the block stands between its start and their waiting
 // and, below sm_90, between that and their reading. In a cluster every block copies its part to all of them; its other warps
 // arrive at the cluster's barrier before, and wait there before they end.
-__device__ __forceinline__ void start_copy(void* shared, const void* global, int bytes, unsigned long long* ready, bool hints) {
+__device__ __forceinline__ void start_copy(void* shared, const void* global, int bytes, unsigned long long* ready) {
   const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #if __CUDA_ARCH__ >= 900
@@ -73,7 +65,7 @@ __device__ __forceinline__ void start_copy(void* shared, const void* global, int
   }
   __syncwarp();
   const unsigned int blocks = cluster_blocks();
-  const uint64_t policy = keep_policy(hints);
+  const uint64_t policy = keep_policy();
   // Every block begins elsewhere, so that they do not ask one slice of L2 for the same lines at once.
   const int pieces = 32 * static_cast<int>(blocks);
   const int piece = (bytes / 16 + pieces - 1) / pieces * 16;
@@ -149,6 +141,14 @@ __device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
   return __ldcg(reinterpret_cast<const unsigned short*>(from));
 }
 __device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
+
+// Everything that this block stored before its last barrier is visible to whoever sees the sum, and the other way round. (What the
+// SSM kernels count with.)
+__device__ __forceinline__ int add_acquire_release(int* counter, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+  return before;
+}
 
 // Words that one thread block writes and others of this launch read as soon as they are there. A reader knows by the word
 // itself: what is not there yet is kMissing. No result of a float operation is this NaN (theirs is 0x7FFFFFFF), nor is a pair
