@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     if (call.first_phase == 0) wait_for_previous_kernel();
   }
   // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits there for the end of
-  // all of it before it touches more than constants. None fits beside a block of this one, which has every register.
+  // all of it before it touches more than constants. On sm_90 none fits beside a block of this one, which has every register.
   let_next_kernel_start();
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);
