@@ -54,7 +54,7 @@ def test_bits_of_v3b(shape, stages) -> None:
         want = ops.moe(layer, *inputs, variant="v3b", warn_overflow=False)
         for runner in runners:
             assert same_bits(call(runner, *inputs), want), rows
-            assert int(runner.workspace[:3072].sum()) == 0
+            assert bool((runner.workspace == 0xFF).all())
         if rows <= 2:
             exact = reference.moe(layer, *inputs)
             mine, theirs = (((o.double() - exact).norm() / exact.norm()).item() for o in (call(fast, *inputs), want))

@@ -143,10 +143,11 @@ class EmulatedFused:
     def moe(self, layer, x, ids, weights, mask_invalid=False, order=ASCENDING, workspace=None, **config):
         """(out, kernels launched). ``layer``: a packed one, whose ``overflow`` and ``errors`` grow as on a GPU.
 
-        ``config``: fast, blocks, shared_bytes, one_launch (with one block: blocks run one after the other).
+        ``config``: fast, blocks, shared_bytes, one_launch (0: two launches, blocks one after the other), capability,
+        the ``seed`` of the blocks' turns.
         """
-        c = {"fast": 0, "blocks": 3}
-        c |= {"shared_bytes": 227 * 1024, "one_launch": 1, **config}
+        c = {"fast": 0, "blocks": 3, "one_launch": 1, "capability": 90, "seed": 1}
+        c |= {"shared_bytes": 227 * 1024, **config}
         up, down = self._matrix(layer.up), self._matrix(layer.down)
         out = torch.full((x.shape[0], layer.down.rows), float("nan"), dtype=torch.float16)
         workspace = self.workspace(layer, ids.numel()) if workspace is None else workspace
@@ -156,7 +157,7 @@ class EmulatedFused:
         numbers += [table.image.numel(), table.small_word, table.entries]
         numbers += [*x.stride(), *ids.stride(), *weights.stride()]
         numbers += [int(c[k]) for k in ("fast", "blocks")]
-        numbers += [c["shared_bytes"], order, int(c["one_launch"])]
+        numbers += [c["shared_bytes"], order, int(c["one_launch"]), c["capability"], c["seed"]]
         failed = self.library.emulated_fused(
             ctypes.byref(up),
             ctypes.byref(down),
@@ -170,13 +171,11 @@ class EmulatedFused:
         return out, self.library.emulated_fused_launches().decode().splitlines()
 
     def workspace(self, layer, slots: int) -> torch.Tensor:
-        """Zeroed counters, everything else garbage."""
+        """As before a first call: all words missing."""
         up, down = self._matrix(layer.up), self._matrix(layer.down)
         size = self.library.emulated_fused_workspace(ctypes.byref(up), ctypes.byref(down), slots)
-        memory = torch.full((size + 256,), 0xA5, dtype=torch.uint8)
-        memory = memory[-memory.data_ptr() % 256 :]
-        memory[:3072] = 0
-        return memory
+        memory = torch.full((size + 256,), 0xFF, dtype=torch.uint8)
+        return memory[-memory.data_ptr() % 256 :]
 
     @staticmethod
     def _matrix(m) -> _FusedMatrix:

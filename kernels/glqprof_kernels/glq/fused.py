@@ -223,17 +223,19 @@ def pack_layer(layer: LayerWeights, tables: Tables | None = None) -> FusedLayer:
     return FusedLayer(up, down, table, layer.activation, float(layer.limit), layer.overflow, errors)
 
 
-CONFIG = {"one_launch": True, "dependent": False, "blocks": 0}
+CONFIG = {
+    "one_launch": True,
+    "dependent": False,
+    "blocks": 0,
+    "cluster": 2,
+}
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
 
 ACTIVATION_CODES = {"relu2": 0, "swiglu": 1}
 
 
-def cuda_layer(packed: FusedLayer) -> Any:
+def cuda_layer(packed: FusedLayer, module: Any) -> Any:
     """The extension's handle of a packed layer: holds its tensors, so that a call passes only the inputs."""
-    from . import extension
-
-    module = extension.load()
 
     def matrix(m: FusedMatrix) -> Any:
         return module.FusedMatrix(m.codes, m.scales, m.sv, m.su, m.split_blocks, m.small)
@@ -264,13 +266,15 @@ class FusedRun:
     ) -> None:
         from . import extension
 
-        self.config = extension.load().FusedConfig()
+        module = extension.load()
+        self.config = module.FusedConfig()
         self.config.fast = fast
         for name, value in {**CONFIG, **config}.items():
             setattr(self.config, name, value)
-        self.handles = [cuda_layer(layer) for layer in layers]
+        self.handles = [cuda_layer(layer, module) for layer in layers]
         size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
-        self.workspace = torch.zeros(size, dtype=torch.uint8, device=layers[0].up.su.device)
+        # Between calls all of its bytes are 0xFF: no word is there yet.
+        self.workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=layers[0].up.su.device)
 
     def layer(self, index: int, x: Any, ids: Any, weights: Any, out: Any, mask_invalid: bool = False) -> None:
         """One layer: x [tokens, hidden] fp16, ids and weights [tokens, top_k] → out [tokens, hidden] fp16."""

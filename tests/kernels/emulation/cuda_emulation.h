@@ -3,8 +3,9 @@
 // The threads of a block run one after the other up to their next barrier, in ascending, descending or shuffled order; a
 // thread goes on when all threads of its warp, or of its block, that still run have reached that barrier. A missing barrier
 // therefore shows as bytes that depend on the order. Shuffles and tensor-core products are exchanges between two barriers of
-// a warp. No timing, no memory model, no textures; one block at a time, so no block may wait for another. The blocks of a
-// cluster run together, each with a part of the shared memory.
+// a warp. No timing, no memory model, no textures. The blocks of a cluster run together, each with a part of the shared memory.
+// Clusters (blocks alone, where a launch has none) run one after the other, or, in a cooperative launch, in turn: one goes on
+// until its threads wait for another's, and each has its own copy of what is shared.
 #pragma once
 
 #include <csetjmp>
@@ -53,13 +54,15 @@ inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// One block runs at a time in one OS thread: a static is what its threads share.
+// One block runs at a time in one OS thread: a static is what its threads share. (Where blocks run in turn, see
+// GLQ_STATIC_SHARED.)
 #define __shared__ static
 
 namespace emulation {
 
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kSharedBytes = 227 * 1024;
+constexpr size_t kStaticBytes = 32 * 1024;
 
 enum Order : int { kAscending = 0, kDescending = 1, kShuffled = 2 };
 
@@ -71,7 +74,7 @@ struct Fiber {
 };
 
 // What a thread waits for.
-enum class Wait : char { kNothing, kWarp, kBlock, kCluster };
+enum class Wait : char { kNothing, kWarp, kBlock, kCluster, kOther };
 
 struct Machine {
   dim3 grid, block;
@@ -83,11 +86,14 @@ struct Machine {
   uint64_t random_state = 1;
   std::vector<std::string> launches;
   alignas(16) unsigned char shared[kSharedBytes];
+  std::vector<unsigned char> statics;  // kStaticBytes for each block of the cluster
   jmp_buf scheduler;
   std::vector<Fiber> fibers;
   std::vector<char> done;
   std::vector<Wait> waits;
   std::vector<std::array<uint32_t[8], 32>> exchange;  // of a warp's lanes
+  bool cooperative = false;                           // the launch that runs
+  bool moved = false;  // a thread came further than to look again at what is missing
   std::function<void()> body;
   std::string failure;  // of a thread: an exception does not leave a fiber
 };
@@ -159,32 +165,126 @@ inline void resume(unsigned int index, unsigned int threads) {
   setcontext(&context);
 }
 
-// Runs the cluster of blocks, or the block alone, that block_index is of; `threads`: of a block.
-inline void run_block(unsigned int threads) {
+// A cluster of blocks between two turns.
+struct Parked {
+  std::vector<Fiber> fibers;
+  std::vector<char> done;
+  std::vector<Wait> waits;
+  std::vector<std::array<uint32_t[8], 32>> exchange;
+  std::vector<unsigned char> dynamic, statics;
+};
+
+inline void swap_with(Parked& cluster) {
   Machine& m = machine();
-  const unsigned int fibers = m.cluster * threads;
+  std::swap(cluster.fibers, m.fibers);
+  std::swap(cluster.done, m.done);
+  std::swap(cluster.waits, m.waits);
+  std::swap(cluster.exchange, m.exchange);
+  std::swap(cluster.statics, m.statics);
+  std::swap_ranges(cluster.dynamic.begin(), cluster.dynamic.end(), m.shared);
+}
+
+// What this thread waits for another block will write; false when no block will.
+inline bool let_others_run() {
+  Machine& m = machine();
+  if (!m.cooperative) {
+    m.failure = "a thread block waits for one that has not run";
+    return false;
+  }
+  m.waits[m.fiber] = Wait::kOther;
+  to_scheduler();
+  return m.failure.empty();
+}
+
+inline uint64_t random_number() {
+  uint64_t& state = machine().random_state;
+  state = state * 6364136223846793005ull + 1442695040888963407ull;
+  return state >> 33;
+}
+
+// Before a cluster's first turn; `fibers`: threads of all of its blocks.
+inline void begin_cluster(unsigned int fibers) {
+  Machine& m = machine();
   // What a previous block left in shared memory must not help this one: fill it with a signalling pattern.
   std::memset(m.shared, 0xA5, sizeof(m.shared));
+  m.statics.assign(m.cluster * kStaticBytes, 0xA5);
   if (m.fibers.size() < fibers) m.fibers.resize(fibers);
   if (m.exchange.size() < (fibers + 31) / 32) m.exchange.resize((fibers + 31) / 32);
   m.done.assign(fibers, 0);
   m.waits.assign(fibers, Wait::kNothing);
+}
+
+// Runs the cluster of blocks, or the block alone, that block_index is of, until its threads are done, or wait for other
+// clusters; whether they are done. `threads`: of a block.
+inline bool run_cluster(unsigned int threads) {
+  Machine& m = machine();
+  const unsigned int fibers = m.cluster * threads;
   std::vector<unsigned int> sequence(fibers);
   for (unsigned int t = 0; t < fibers; ++t) sequence[t] = m.order == kDescending ? fibers - 1 - t : t;
-  unsigned int remaining = fibers;
-  while (remaining > 0) {
-    if (m.order == kShuffled) {
-      for (unsigned int i = fibers; i > 1; --i) {
-        m.random_state = m.random_state * 6364136223846793005ull + 1442695040888963407ull;
-        std::swap(sequence[i - 1], sequence[(m.random_state >> 33) % i]);
+  std::vector<char> looking(fibers, 0);
+  for (;;) {
+    // A block that waits for one of its own cluster looks again as long as any thread here comes further.
+    bool any = false;
+    for (unsigned int t = 0; t < fibers; ++t) {
+      looking[t] = m.waits[t] == Wait::kOther;
+      if (looking[t]) m.waits[t] = Wait::kNothing;
+    }
+    for (;;) {
+      if (m.order == kShuffled) {
+        for (unsigned int i = fibers; i > 1; --i) std::swap(sequence[i - 1], sequence[random_number() % i]);
+      }
+      for (unsigned int t : sequence) {
+        if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
+        resume(t, threads);
+        any = any || looking[t] == 0 || m.waits[t] != Wait::kOther;
+      }
+      bool done = true, waits = false;
+      for (unsigned int t = 0; t < fibers; ++t) {
+        done = done && m.done[t];
+        waits = waits || (!m.done[t] && m.waits[t] == Wait::kOther);
+      }
+      m.moved = m.moved || any;
+      if (done) return true;
+      if (release(threads)) continue;
+      if (waits) break;
+      throw std::runtime_error("the threads of a block wait at different barriers");
+    }
+    if (m.cluster == 1 || !any) return false;
+  }
+}
+
+// All clusters in turn, in an order drawn anew for each round.
+inline void run_together(unsigned int clusters, unsigned int threads) {
+  Machine& m = machine();
+  std::vector<Parked> parked(clusters);
+  std::vector<unsigned int> left(clusters);
+  for (unsigned int c = 0; c < clusters; ++c) {
+    left[c] = c;
+    parked[c].dynamic.resize(sizeof(m.shared));
+    swap_with(parked[c]);
+    begin_cluster(m.cluster * threads);
+    swap_with(parked[c]);
+  }
+  int still = 0;  // rounds without progress; one is none yet, as a thread may look at what has come only in the next
+  while (!left.empty()) {
+    for (size_t i = left.size(); i > 1; --i) std::swap(left[i - 1], left[random_number() % i]);
+    m.moved = false;
+    for (size_t i = 0; i < left.size();) {
+      m.block_index[0] = left[i] * m.cluster;
+      swap_with(parked[left[i]]);
+      const bool done = run_cluster(threads);
+      swap_with(parked[left[i]]);
+      if (done) {
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
       }
     }
-    for (unsigned int t : sequence) {
-      if (m.done[t] || m.waits[t] != Wait::kNothing) continue;
-      resume(t, threads);
-      if (m.done[t]) --remaining;
+    still = m.moved ? 0 : still + 1;
+    if (still > 1 && !left.empty()) {
+      if (!m.failure.empty()) throw std::runtime_error(m.failure);
+      m.failure = "thread blocks wait for words that nobody writes";  // let_others_run() gives up, and the blocks end
     }
-    if (remaining > 0 && !release(threads)) throw std::runtime_error("the threads of a block wait at different barriers");
   }
 }
 
@@ -202,13 +302,16 @@ inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
   m.block = block;
   m.body = std::move(body);
   m.cluster = cluster;
-  for (unsigned int z = 0; z < grid.z; ++z) {
+  m.block_index[1] = m.block_index[2] = 0;
+  if (m.cooperative) run_together(grid.x / cluster, threads);
+  for (unsigned int z = 0; z < grid.z && !m.cooperative; ++z) {
     for (unsigned int y = 0; y < grid.y; ++y) {
       for (unsigned int x = 0; x < grid.x; x += cluster) {
         m.block_index[0] = x;
         m.block_index[1] = y;
         m.block_index[2] = z;
-        run_block(threads);
+        begin_cluster(cluster * threads);
+        run_cluster(threads);
       }
     }
   }
@@ -221,6 +324,10 @@ inline unsigned char* shared_memory(unsigned int rank) {
   return m.shared + rank * (kSharedBytes / m.cluster / 256 * 256);
 }
 inline unsigned char* shared_memory() { return shared_memory(machine().block_index[0] % machine().cluster); }
+inline unsigned char* static_memory() {
+  Machine& m = machine();
+  return m.statics.data() + m.block_index[0] % m.cluster * kStaticBytes;
+}
 
 // What threadIdx, blockIdx, blockDim and gridDim read.
 struct Index {
@@ -353,6 +460,10 @@ inline unsigned long long atomicAdd(unsigned long long* address, unsigned long l
 }
 
 #define GLQ_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::shared_memory())
+// The one object of fixed size that a block's threads share.
+#define GLQ_STATIC_SHARED(type, name)                                  \
+  static_assert(sizeof(type) <= emulation::kStaticBytes, "too large"); \
+  type& name = *reinterpret_cast<type*>(emulation::static_memory())
 #define GLQ_UNWRAP(...) __VA_ARGS__
 #define GLQ_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   ((void)(stream), emulation::launch(#kernel, grid, block, shared_bytes, [&] { GLQ_UNWRAP kernel(__VA_ARGS__); }))
@@ -378,20 +489,37 @@ inline float2 halves_to_floats(uint32_t word) {
 
 // fused_platform.cuh
 
+inline unsigned int cluster_blocks() { return 1; }
+inline void cluster_arrive() {}
+inline void cluster_wait() {}
+inline uint64_t stream_policy() { return 0; }
 inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*) {
   if (threadIdx.x % 32 == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
 }
 inline void wait_for_copy(unsigned long long*) {}
-inline void wait_until_at_least(const int* counter, int value) {
-  if (*counter < value) emulation::machine().failure = "a thread block waits for one that has not run";
-}
+inline uint4 load_stream(const uint4* from, uint64_t) { return *from; }
+
 inline uint4 load_stream(const uint4* from) { return *from; }
 template <typename T>
 inline T load_coherent(const T* from) {
   return *from;
 }
-inline int add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
+
+constexpr uint32_t kMissing = 0xFFFFFFFFu;
+inline uint4 load_words(const void* from) {
+  uint4 v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+}
+inline void store_words(void* to, const uint4& v) { std::memcpy(to, &v, sizeof(v)); }
+inline void store_words(float* to, float v) { std::memcpy(to, &v, sizeof(v)); }
+inline bool any_missing(const uint4& v) { return v.x == kMissing || v.y == kMissing || v.z == kMissing || v.w == kMissing; }
+inline bool keep_waiting() { return emulation::let_others_run(); }
 inline void prefetch_l2(const void*) {}
+inline int opaque(int value) { return value; }
+inline int own_thread() { return static_cast<int>(threadIdx.x); }
+inline void prefetch_l1(const void* from) { static_cast<void>(*static_cast<const volatile uint32_t*>(from)); }
+inline int add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 inline void read_clocks(unsigned long long* to) { to[0] = to[1] = 0; }
@@ -399,10 +527,14 @@ template <uint32_t MASK>
 inline uint32_t masked_or(uint32_t word, uint32_t other) {
   return (word & MASK) | other;
 }
+inline int add_bytes(uint32_t word, int sum) {
+  for (int k = 0; k < 4; ++k) sum += static_cast<int8_t>(word >> (8 * k));
+  return sum;
+}
 inline uint32_t swap_halves(uint32_t word) { return word >> 16 | word << 16; }
 
-// mma.m16n8k32, int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...
-inline void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+// mma.m16n8k32, uint8 and int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...
+inline void multiply_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   const unsigned int lane = emulation::machine().thread_index % 32;
   emulation::exchanged({a0, a1, a2, a3, b0, b1}, [&](auto& lanes) {
     auto at = [](uint32_t word, int k) { return static_cast<int>(static_cast<int8_t>(word >> (8 * k))); };
@@ -410,8 +542,8 @@ inline void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint
       const unsigned int row = lane / 4, column = lane % 4 * 2 + i % 2;
       for (unsigned int t = 0; t < 4; ++t) {
         for (int k = 0; k < 4; ++k) {
-          c[i] += at(lanes[row * 4 + t][i / 2], k) * at(lanes[column * 4 + t][4], k);
-          c[i] += at(lanes[row * 4 + t][2 + i / 2], k) * at(lanes[column * 4 + t][5], k);
+          c[i] += (at(lanes[row * 4 + t][i / 2], k) & 255) * at(lanes[column * 4 + t][4], k);
+          c[i] += (at(lanes[row * 4 + t][2 + i / 2], k) & 255) * at(lanes[column * 4 + t][5], k);
         }
       }
     }

@@ -38,7 +38,7 @@ static glq::FusedMatrix view_fused(const EmulatedFusedMatrix& from) {
 
 // Integers: tokens, top_k, experts, activation, mask_invalid, table_words, small_word, fold, token stride,
 // element stride, id strides, weight strides; then the configuration: fast, blocks, shared bytes, thread
-// order, one launch. `workspace`: zeroed once, as large as emulated_fused_workspace says.
+// order, one launch, capability, seed of random orders. `workspace`: empty at first, as large as emulated_fused_workspace says.
 int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* down, const uint32_t* table, const int64_t* n,
                    float limit, const uint16_t* x, const int64_t* ids, const float* weights, uint16_t* out,
                    unsigned long long* overflow, unsigned long long* errors, char* workspace) {
@@ -78,7 +78,9 @@ int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* dow
     limits.shared_bytes = static_cast<size_t>(n[16]);
     machine.order = static_cast<emulation::Order>(n[17]);
     config.one_launch = n[18] != 0;
-    limits.cooperative = limits.multiprocessors == 1;  // thread blocks run one after the other
+    limits.cooperative = true;
+    limits.capability = static_cast<int>(n[19]);
+    machine.random_state = static_cast<uint64_t>(n[20]);
     glq::carve_workspace(call, workspace, call.tokens * call.top_k);
     glq::launch_fused(call, config, limits, nullptr);
   } catch (const std::exception& failure) {

@@ -379,7 +379,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("fast", &glq::FusedConfig::fast)
       .def_readwrite("one_launch", &glq::FusedConfig::one_launch)
       .def_readwrite("dependent", &glq::FusedConfig::dependent)
-      .def_readwrite("blocks", &glq::FusedConfig::blocks);
+      .def_readwrite("blocks", &glq::FusedConfig::blocks)
+      .def_readwrite("cluster", &glq::FusedConfig::cluster);
   pybind11::class_<FusedMatrixTensors>(m, "FusedMatrix")
       .def(pybind11::init([](std::vector<Tensor> codes, std::vector<Tensor> scales, Tensor sv, Tensor su,
                              int64_t split_blocks, bool small) {

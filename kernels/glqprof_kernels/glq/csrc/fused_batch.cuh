@@ -17,6 +17,7 @@ struct Batch {
   int vectors;
   int phase;
   int last;                 // end of the block's part of the phase
+  int share;                // its begin
 };
 
 // A launch's slots that take part, in (token, top-k) order, and the units in hand.
@@ -33,8 +34,6 @@ struct FusedShared {
   unsigned long long table_ready;
   int warp_slots[kFusedSlots / 32];
   int taken;
-  int last;
-  int combine;
 };
 
 __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
@@ -93,12 +92,14 @@ __device__ __forceinline__ int vector_of(const FusedShared& shared, int phase, i
   return phase == 0 ? shared.token[slot] : slot;
 }
 
-__device__ __forceinline__ Batch next_batch(const FusedCall& call, const FusedShared& shared, int phase, int begin, int last) {
+__device__ __forceinline__ Batch next_batch(const FusedCall& call, const FusedShared& shared, int phase, int begin, int last,
+                                            int share) {
   const FusedMatrix& m = call.matrix[phase];
   Batch batch;
   batch.phase = phase;
   batch.begin = begin;
   batch.last = last;
+  batch.share = share;
   batch.first_slot = m.by_units(begin);
   batch.vector_base = vector_of(shared, phase, batch.first_slot);
   const int most = min(last, begin + kFusedUnits);
@@ -123,7 +124,7 @@ template <class C>
 __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& shared, const Batch& batch) {
   const int phase = batch.phase;
   const FusedMatrix& m = call.matrix[phase];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = own_thread() % 32;
   const int before = m.by_splits(batch.begin);
   const int count = batch.end - batch.begin;
   const int full = count - (m.by_splits(batch.end) - before);
@@ -147,14 +148,14 @@ __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& s
     u.blocks = min(m.split_blocks, m.blocks - first_block);
     u.slot = slot;
     u.vector = vector;
-    u.unused = 0;
+    u.rows = min(kUnitRows, m.rows - row);
     shared.units[split + 1 == m.splits ? full + last_splits : unit - batch.begin - last_splits] = u;
   }
 }
 
 // By one warp: the scales of the batch's slots.
 __device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared& shared, const Batch& batch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = own_thread() % 32;
   const FusedMatrix& m = call.matrix[batch.phase];
 #pragma unroll 1
   for (int slot = batch.first_slot + lane; slot < batch.end_slot; slot += 32) {
@@ -163,16 +164,14 @@ __device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared& 
   }
 }
 
-// Asks L2 for the signs that are needed after the product.
-template <class C>
-__device__ __forceinline__ void prefetch_signs(const FusedCall& call, const FusedShared& shared) {
-  const Batch& batch = shared.batch;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (call.last_phase == 1) prefetch(call.matrix[1].sv, 2 * call.matrix[1].cols, thread, C::kThreads);
+// By one warp: asks L2 for the signs that are needed after the product.
+__device__ __forceinline__ void prefetch_signs(const FusedCall& call, const FusedShared& shared, const Batch& batch) {
+  const FusedMatrix& m = call.matrix[batch.phase];
+  const int lane = own_thread() % 32;
+  if (batch.phase < call.last_phase) prefetch(call.matrix[1].sv, 2 * call.matrix[1].cols, lane, 32);
 #pragma unroll 1
   for (int slot = batch.first_slot; slot < batch.end_slot; ++slot) {
-    const FusedMatrix& m = call.matrix[batch.phase];
-    prefetch(m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows, 2 * m.rows, thread, C::kThreads);
+    prefetch(m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows, 2 * m.rows, lane, 32);
   }
 }
 
@@ -181,13 +180,13 @@ template <class C>
 __device__ __forceinline__ void prefetch_codes(const FusedCall& call, const FusedShared& shared) {
   const Batch& batch = shared.batch;
   const FusedMatrix& m = call.matrix[batch.phase];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = own_thread() / 32;
   if (warp >= batch.end - batch.begin) return;
   constexpr int kParts = kUnitRows / 2;  // 32 bytes, of a chunk's rows
   const Unit& unit = shared.units[warp];
   const int parts = (unit.blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
 #pragma unroll 1
-  for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
+  for (int part = own_thread() % 32; part < parts; part += 32) {
     const uint64_t at = unit.code + part / kParts * kGroupRows + part % kParts * 2;
 #pragma unroll
     for (int s = 0; s < kFusedStages; ++s) {

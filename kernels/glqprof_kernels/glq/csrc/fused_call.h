@@ -96,11 +96,9 @@ struct FusedCall {
   Divide by_top_k, by_thread_blocks;  // set at launch
   uint16_t* out;  // [tokens, down.rows]
 
-  // Workspace of one run object; the counters are zero between calls.
+  // Workspace of one run object. Between calls all of its words are kMissing.
   float* partial[2];    // [slots, splits, padded rows] of each phase's matrix
   void* expert_out;     // [slots, down.rows], fp16 (exact) or fp32 (fast)
-  int* done;            // [2, kFusedSlots]: units of a slot that were computed
-  int* token_done;      // [kFusedSlots]
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
@@ -134,9 +132,8 @@ inline void set_units(FusedMatrix& m) {
   m.by_units = divide_by(m.units);
 }
 
-// Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. The
-// counters come first, so that they lie at the same place in a workspace that layers of different sizes share: those bytes
-// must be zero before the first call.
+// Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. Layers
+// of different sizes may share a workspace: before the first call all of its bytes must be 0xFF.
 inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   size_t used = 0;
   auto part = [&](size_t bytes) {
@@ -144,8 +141,6 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
     used += (bytes + 255) / 256 * 256;
     return at;
   };
-  call.done = reinterpret_cast<int*>(part(2 * kFusedSlots * sizeof(int)));
-  call.token_done = reinterpret_cast<int*>(part(kFusedSlots * sizeof(int)));
   // A thread block may compute down sums of one slot while another still reads up sums of the next: each has its own.
   for (int phase = 0; phase < 2; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
@@ -156,14 +151,13 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   return used;
 }
 
-constexpr size_t kCounterBytes = 3 * kFusedSlots * sizeof(int);
-
 // Which kernel, and the way to launch.
 struct FusedConfig {
   bool fast = false;
   bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
+  int cluster = 2;    // thread blocks that share one copy of the table (sm_90: 1 or 2; 4 leaves multiprocessors empty)
 };
 
 }  // namespace glq

@@ -4,12 +4,13 @@
 // transform; down product; output transform, the token's experts in top-k order). A phase's work is cut into units of rows x
 // one split, and every thread block takes a contiguous, equally costly share of them. What stands between the products every
 // block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a vector on. What
-// follows the down product is done by the block that finishes a slot's last unit. The phases are one cooperative launch, in
-// which down waits slot by slot for the up units of all blocks, or two launches.
+// follows the down product is done by the block that has a slot's last unit, after its own products. The phases are one
+// cooperative launch or two launches.
 //
-// Memory between thread blocks: sums are stored, the block's barrier is passed, one thread counts the units (acquire
-// and release); whoever sees the full count lets its block read, past L1. Counters return to zero within the call: a slot's
-// last down unit is finished after every block has made the slot's vector.
+// Memory between thread blocks: a word says by itself whether it is there (load_words), so nothing is counted or fenced
+// before it is read. The block that finishes a slot clears all of its sums, for every reader of them is done then. Down waits
+// for up's words of any block, the output for words of blocks with lower numbers: one launch needs all blocks resident, two
+// launches need no more than that blocks start in ascending order.
 //
 // Most of the time that is not the products' goes to fetching instructions that a multiprocessor runs once or twice a launch,
 // so there is one copy of the transform, in a loop over what it transforms.
@@ -20,48 +21,30 @@
 
 namespace glq {
 
-// Counts a slot's units of the batch as done; whether all of the slot's are.
-__device__ __forceinline__ bool count_units(const FusedCall& call, const Batch& batch, int slot) {
-  const int of_slot = call.matrix[batch.phase].units;
-  const int units = min(batch.end, (slot + 1) * of_slot) - max(batch.begin, slot * of_slot);
-  return add_acquire_release(&call.done[batch.phase * kFusedSlots + slot], units) + units == of_slot;
-}
-
 // The batch is read from shared memory after the product again, so that the product has its registers.
 template <class C>
 __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& shared, float* dynamic, const Tables& tables,
                                           const Batch& batch) {
-  const bool up = batch.phase == 0;
+  bool up = batch.phase == 0;
+  int vector_base = batch.vector_base;
   float* scratch = dynamic + call.scratch;
   if (has_duty<C>(kUnitsDuty)) list_units<C>(call, shared, batch);
   if (has_duty<C>(kScalesDuty)) {
-    if (threadIdx.x % 32 == 0) shared.batch = batch;
+    if (own_thread() % 32 == 0) shared.batch = batch;
     load_scales(call, shared, batch);
   }
-  if (!up) {
-    for (int slot = batch.first_slot + static_cast<int>(threadIdx.x); slot < batch.end_slot; slot += C::kThreads) {
-      wait_until_at_least(&call.done[slot], call.matrix[0].units);
-    }
-    __syncthreads();
-    mark(call, batch.phase, kPreviousDone);
-  }
-  // First every input vector; then the product; then, of down, the slots that are done.
+  if (has_duty<C>(kCopyDuty)) prefetch_signs(call, shared, batch);
+  // First every input vector; then the product; then, at the end of down, the slots whose last units the block had.
   Source source = up ? kToken : kSums;
   int vector = 0;
   int slot = 0;
   bool multiplied = false;
 #pragma unroll 1
   for (;;) {
-    int which = batch.vector_base + vector;
+    int which = vector_base + vector;
     if (multiplied) {
-      which = slot;
-      if (slot == shared.batch.end_slot) break;
-      if (threadIdx.x == 0) shared.last = count_units(call, shared.batch, slot);
-      ++slot;
-      __syncthreads();
-      const bool last = shared.last != 0;
-      __syncthreads();  // shared.last is written again
-      if (!last) continue;
+      if ((slot + 1) * call.matrix[1].units > shared.batch.last) break;
+      which = slot++;
       source = kSums;
     }
     const int n = source == kSums ? call.matrix[multiplied ? 1 : 0].rows : call.matrix[up ? 0 : 1].cols;
@@ -70,6 +53,9 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       if (source == kToken) {
         load_token(call, which, first, v);
       } else if (source == kSums) {
+        const FusedMatrix& m = call.matrix[multiplied ? 1 : 0];
+        prefetch_l1(m.su + static_cast<int64_t>(shared.expert[which]) * m.rows + first);
+        if (!multiplied && first < call.matrix[1].cols) prefetch_l1(call.matrix[1].sv + first);
         load_sums(call, multiplied ? 1 : 0, which, first, v);
       } else {
         int of_lane = 0;
@@ -87,6 +73,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     if (source == kSums) {
+      if (vector == 0) mark(call, shared.batch.phase, kPreviousDone);
       source = kActivation;
       continue;
     }
@@ -103,23 +90,21 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     mark(call, shared.batch.phase, kVectorsMade);
-    prefetch_signs<C>(call, shared);
     if (C::kSharedTable) wait_for_copy(&shared.table_ready);
     __syncthreads();
     mark(call, shared.batch.phase, kTableLoaded);
-    const UnitList list{shared.units, shared.batch.end - shared.batch.begin, &shared.taken};
+    const uint64_t policy = stream_policy();
+    const int units = shared.batch.end - shared.batch.begin;
+    const UnitList list{shared.units, units, &shared.taken};
     product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
-                      call.partial[shared.batch.phase]);
+                      call.partial[shared.batch.phase], policy);
     __syncthreads();
     mark(call, shared.batch.phase, kProductDone);
+    if (shared.batch.phase == 0 || shared.batch.end < shared.batch.last) break;
     multiplied = true;
-    slot = shared.batch.first_slot;
-    if (shared.batch.phase == 0) {
-      for (slot += static_cast<int>(threadIdx.x); slot < shared.batch.end_slot; slot += C::kThreads) {
-        count_units(call, shared.batch, slot);
-      }
-      break;
-    }
+    up = false;  // and nothing that was known before the product is needed after it
+    vector = vector_base = 0;
+    slot = call.matrix[1].by_units(shared.batch.share);
   }
   mark(call, shared.batch.phase, kHandedOver);
 }
@@ -131,21 +116,27 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   if constexpr (C::kSharedTable) return;  // no such chip has the shared memory: plan_shared never chooses this kernel
 #endif
   GLQ_DYNAMIC_SHARED(float, dynamic);
-  __shared__ FusedShared shared;
+  GLQ_STATIC_SHARED(FusedShared, shared);
   mark(call, call.first_phase, kStarted);
-  if (C::kSharedTable && has_duty<C>(kCopyDuty)) start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
+  if (C::kSharedTable && has_duty<C>(kCopyDuty)) {
+    start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
+  }
+  if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_arrive();
   if (call.dependent) {
     // Down reads what was there before up, and up has waited for that, and up's sums, for which it waits slot by slot: every
     // block of up is on its multiprocessor already, or down would not have been started.
     if (call.first_phase == 0) wait_for_previous_kernel();
   }
-  // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits by itself.
+  // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits there for the end of
+  // all of it before it touches more than constants. On sm_90 none fits beside a block of this one, which has every register.
   let_next_kernel_start();
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);
   mark(call, call.first_phase, kSlotsFound);
+  if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_wait();
 
-  const unsigned char* base = reinterpret_cast<const unsigned char*>(C::kSharedTable ? dynamic : reinterpret_cast<const float*>(call.table));
+  const void* table = C::kSharedTable ? static_cast<const void*>(dynamic) : call.table;
+  const unsigned char* base = static_cast<const unsigned char*>(table);
   Tables tables{base, base + 4 * call.small_word, call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
@@ -161,18 +152,19 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     const int begin = first_unit(call, m, slots, static_cast<int>(blockIdx.x));
     const int last = first_unit(call, m, slots, static_cast<int>(blockIdx.x) + 1);
     if (begin == last) continue;
-    Batch batch = next_batch(call, shared, phase, begin, last);
+    Batch batch = next_batch(call, shared, phase, begin, last, begin);
     for (;;) {
       run_batch<C>(call, shared, dynamic, tables, batch);
       __syncthreads();  // the units are written again
       if (shared.batch.end == shared.batch.last) break;
-      batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last);
+      batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last, shared.batch.share);
       __syncthreads();  // the batch is written again
     }
     phase = shared.batch.phase;  // read again, like the batch
     __syncthreads();
   }
-  // The slots' counters stood for up's sums; whoever waits for this kernel waits for up too.
+  if (C::kSharedTable) wait_for_copy(&shared.table_ready);  // also by a block without units: the copy writes to its memory
+  // Words stood for up's sums; whoever waits for this kernel waits for up too.
   if (call.dependent && call.first_phase == 1) wait_for_previous_kernel();
 }
 

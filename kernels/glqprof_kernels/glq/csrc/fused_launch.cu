@@ -44,6 +44,7 @@ void launch_phases(FusedCall call, int first_phase, int last_phase, const FusedC
   }
   const Starter start = config.fast ? select_fast(call.table_in_shared) : select_exact(call.table_in_shared);
   LaunchPlan plan = common;
+  if (!call.table_in_shared) plan.cluster = 1;
   plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch_floats(call));
   start(call, plan, stream);
 }
@@ -72,6 +73,7 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
   plan.cooperative = config.one_launch && limits.cooperative && plan.blocks <= limits.multiprocessors;
   plan.dependent = config.dependent && limits.capability >= 90;
   call.dependent = plan.dependent;
+  plan.cluster = limits.capability == 90 && config.cluster > 1 && plan.blocks % config.cluster == 0 ? config.cluster : 1;
   if (plan.cooperative) {
     launch_phases(call, 0, 1, config, limits, plan, stream);
   } else {

@@ -8,9 +8,48 @@
 
 namespace glq {
 
+// The thread blocks of a cluster, which share one copy from global memory; 1 where there are no clusters.
+__device__ __forceinline__ unsigned int cluster_blocks() {
+  unsigned int blocks = 1;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+#endif
+  return blocks;
+}
+__device__ __forceinline__ unsigned int cluster_rank() {
+  unsigned int rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// How long L2 should keep lines: what every layer reads, or what is read once.
+__device__ __forceinline__ uint64_t keep_policy() {
+  uint64_t policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t stream_policy() {
+  uint64_t policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // One warp starts a copy of `bytes` (a multiple of 16) into shared memory, the block goes on. `ready`: a barrier in shared
 // memory of this copy alone. All threads wait for it, and a barrier of the block stands between its start and their waiting
-// and, below sm_90, between that and their reading.
+// and, below sm_90, between that and their reading. In a cluster every block copies its part to all of them; its other warps
+// arrive at the cluster's barrier before, and wait there before they end.
 __device__ __forceinline__ void start_copy(void* shared, const void* global, int bytes, unsigned long long* ready) {
   const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -25,14 +64,33 @@ __device__ __forceinline__ void start_copy(void* shared, const void* global, int
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
   }
   __syncwarp();
+  const unsigned int blocks = cluster_blocks();
+  const uint64_t policy = keep_policy();
   // Every block begins elsewhere, so that they do not ask one slice of L2 for the same lines at once.
-  const int piece = (bytes / 16 + 31) / 32 * 16;
-  const int first = (lane + static_cast<int>(blockIdx.x)) % 32 * piece;
+  const int pieces = 32 * static_cast<int>(blocks);
+  const int piece = (bytes / 16 + pieces - 1) / pieces * 16;
+  const int turned = (lane + static_cast<int>(blockIdx.x / blocks)) % 32;
+  const int first = (turned * static_cast<int>(blocks) + static_cast<int>(cluster_rank())) * piece;
   const int size = min(piece, bytes - first);
-  if (size > 0) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + first),
-                 "l"(static_cast<const char*>(global) + first), "r"(size), "r"(barrier)
-                 : "memory");
+  if (blocks == 1) {
+    if (size > 0) {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+              to + first),
+          "l"(static_cast<const char*>(global) + first), "r"(size), "r"(barrier), "l"(policy)
+          : "memory");
+    }
+  } else {
+    cluster_arrive();
+    cluster_wait();  // every block's barrier is there
+    const uint16_t all = static_cast<uint16_t>((1u << blocks) - 1);
+    if (size > 0) {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1], %2, "
+          "[%3], %4, %5;" ::"r"(to + first),
+          "l"(static_cast<const char*>(global) + first), "r"(size), "r"(barrier), "h"(all), "l"(policy)
+          : "memory");
+    }
   }
 #else
   for (int at = 16 * lane; at < bytes; at += 16 * 32) {
@@ -60,6 +118,14 @@ __device__ __forceinline__ void wait_for_copy(unsigned long long* ready) {
 }
 
 // Read once: not kept in L1.
+__device__ __forceinline__ uint4 load_stream(const uint4* from, uint64_t policy) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(policy));
+  return v;
+}
+
 __device__ __forceinline__ uint4 load_stream(const uint4* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -76,22 +142,53 @@ __device__ __forceinline__ uint16_t load_coherent(const uint16_t* from) {
 }
 __device__ __forceinline__ uint4 load_coherent(const uint4* from) { return __ldcg(from); }
 
-// Everything that this block stored before its last barrier is visible to whoever sees the sum, and the other way round.
+// Everything that this block stored before its last barrier is visible to whoever sees the sum, and the other way round. (What the
+// SSM kernels count with.)
 __device__ __forceinline__ int add_acquire_release(int* counter, int value) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
   return before;
 }
 
-// Waits until the counter has reached `value`; what was stored before its additions is visible then.
-__device__ __forceinline__ void wait_until_at_least(const int* counter, int value) {
-  int now = 0;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-  } while (now < value);
+// Words that one thread block writes and others of this launch read as soon as they are there. A reader knows by the word
+// itself: what is not there yet is kMissing. No result of a float operation is this NaN (theirs is 0x7FFFFFFF), nor is a pair
+// of fp16 results (round_to_half). Nothing else is ordered by these words, so they need no fence.
+constexpr uint32_t kMissing = 0xFFFFFFFFu;
+
+__device__ __forceinline__ uint4 load_words(const void* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+__device__ __forceinline__ void store_words(void* to, const uint4& v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_words(float* to, float v) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(v) : "memory");
 }
 
+__device__ __forceinline__ bool any_missing(const uint4& v) {
+  return v.x == kMissing || v.y == kMissing || v.z == kMissing || v.w == kMissing;
+}
+
+// Between two looks at a word that was missing; false: it will never come (the emulation's thread blocks run in turn).
+__device__ __forceinline__ bool keep_waiting() { return true; }
+
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+__device__ __forceinline__ void prefetch_l1(const void* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
+
+// The same value, but nothing that was computed with it before is kept.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// threadIdx.x; what is made of it is not made before all of the kernel, and so takes no registers elsewhere.
+__device__ __forceinline__ int own_thread() { return opaque(static_cast<int>(threadIdx.x)); }
 
 // The results of the kernel before this one in the stream are visible after this.
 __device__ __forceinline__ void wait_for_previous_kernel() {
@@ -114,13 +211,16 @@ __device__ __forceinline__ void read_clocks(unsigned long long* to) {
   to[1] = static_cast<unsigned long long>(clock64());
 }
 
-// c += a * b: a 16 x 32 int8 by rows, b 32 x 8 int8 by columns, c 16 x 8 int32.
-__device__ __forceinline__ void multiply_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                            uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+// c += a * b: a 16 x 32 uint8 by rows, b 32 x 8 int8 by columns, c 16 x 8 int32.
+__device__ __forceinline__ void multiply_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                              uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+
+// sum + the four int8 of a word.
+__device__ __forceinline__ int add_bytes(uint32_t word, int sum) { return __dp4a(static_cast<int>(word), 0x01010101, sum); }
 
 // (word & MASK) | other in one instruction, which the compiler makes two of when it knows `other`.
 template <uint32_t MASK>

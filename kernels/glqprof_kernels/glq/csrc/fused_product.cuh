@@ -2,8 +2,10 @@
 //
 // Exact: a lane owns a row's chunk of eight blocks in every span of LANES chunks, and computes whole pair sums; the first
 // lane of a row adds all pair sums of a split in ascending order, so a (row, split) chain never leaves its warp.
-// Fast: the sums of each stage on the tensor cores, in integers. A = 32c as int8 (a nibble in a byte's upper half), B = the
-// input in fixed point, 23 bits in three int8 parts, one part a column: nothing is rounded before the end of a split.
+// Fast: the sums of each stage on the tensor cores, in integers. A = the nibbles as uint8, those of coordinates 0, 2, 4, 6 in a
+// byte's lower half, the others in its upper half, each kind with a sum of its own: 2c + 8 and 32c + 128. B = the input in
+// fixed point, 23 bits in three int8 parts, one part a column; the sum of the inputs takes the 128 away. Nothing is rounded
+// before the end of a split.
 #pragma once
 
 #include "fused_call.h"
@@ -35,7 +37,7 @@ struct alignas(16) Unit {
   int blocks;     // in the split
   int slot;
   int vector;
-  int unused;
+  int rows;       // 16, less at a matrix's end
 };
 
 struct Tables {
@@ -49,7 +51,7 @@ struct Tables {
 struct UnitList {
   const Unit* units;
   int count;
-  int* taken;  // shared counter; starts at the number of warps
+  int* taken;  // shared: the next unit; a warp's first unit is its own number
 
   __device__ __forceinline__ int next(int lane) const {
     int index = 0;
@@ -72,7 +74,8 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
   for (int s = 1; s < STAGES; ++s) {
     float next[8];
     if (SMALL && s == 2) {
-      unpack_nibbles(*reinterpret_cast<const uint32_t*>(tables.small_words + code_bytes<HALF>(word[s])), tables.exponents, next);
+      const uint32_t entry = *reinterpret_cast<const uint32_t*>(tables.small_words + code_bytes<HALF>(word[s]));
+      unpack_nibbles(entry, tables.exponents, next);
     } else {
       unpack_nibbles(folded_entry(tables.big, code_bytes<HALF>(word[s]), tables.fold_bytes), tables.exponents, next);
     }
@@ -91,10 +94,10 @@ __device__ __forceinline__ float exact_block(const Tables& tables, const uint32_
 template <int STAGES, bool SMALL>
 __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                               const float (*scales)[kFusedStages], const float* shared,
-                                              float* __restrict__ partial) {
+                                              float* __restrict__ partial, uint64_t policy) {
   constexpr int kSpan = kExactLanes * kChunkBlocks;
   constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
-  const int lane = threadIdx.x % 32;
+  const int lane = own_thread() % 32;
   const int chunk = lane % kExactLanes;
   const int row = lane / kExactLanes;
   const uint4* planes[STAGES];
@@ -107,7 +110,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) {
       ahead[s] = make_uint4(0, 0, 0, 0);
-      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (kExactLanes * kGroupRows));
+      if (inside) ahead[s] = load_stream(planes[s] + unit.code + span * (kExactLanes * kGroupRows), policy);
     }
   };
 
@@ -119,6 +122,7 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) scale[s] = scales[unit.slot][s];
     const Unit current = unit;
+    const int in_hand = index;  // what is needed of the unit at its end is read again
     float acc = 0.0f;
     for (int span = 0; span * kSpan < current.blocks; ++span) {
       uint4 codes[STAGES];
@@ -165,29 +169,23 @@ __device__ __forceinline__ void exact_product(const FusedMatrix& m, const Tables
         }
       }
     }
-    if (chunk == 0) partial[current.out + row] = mul(acc, scale[0]);
+    const Unit& done = list.units[in_hand];
+    if (chunk == 0 && row < done.rows) store_words(partial + done.out + row, mul(acc, scale[0]));
   }
 }
 
-// Both halves of a codeword as 32c in int8: coordinates 0, 2, 4, 6 and 1, 3, 5, 7.
-__device__ __forceinline__ void nibbles_to_bytes(uint32_t word, uint32_t& even, uint32_t& odd) {
-  even = ((word << 4) ^ 0x80808080u) & 0xF0F0F0F0u;
-  odd = (word ^ 0x88888888u) & 0xF0F0F0F0u;
-}
+constexpr uint32_t kLowerHalves = 0x0F0F0F0Fu;
 
 template <int STAGES, bool SMALL>
 __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                              const float (*scales)[kFusedStages], const float* vector_scale,
-                                             const float* shared, float* __restrict__ partial) {
+                                             const float* shared, float* __restrict__ partial, uint64_t policy) {
   constexpr int kSpan = 4 * kChunkBlocks;
   constexpr bool kAhead = STAGES < 4;  // registers for a span's codes while the one before is used
-  const int lane = threadIdx.x % 32;
+  const int lane = own_thread() % 32;
   const int chunk = lane % 4;
   const int row = lane / 4;
-  const uint4* planes[STAGES];
-#pragma unroll
-  for (int s = 0; s < STAGES; ++s) planes[s] = reinterpret_cast<const uint4*>(m.codes[s]) + chunk * kGroupRows + row;
-
+  const int of_lane = chunk * kGroupRows + row;
   uint4 ahead[STAGES][2];
   auto fetch = [&](const Unit& unit, int span) {
     const bool inside = span * kSpan + chunk * kChunkBlocks < unit.blocks;  // past it the inputs are zeros
@@ -196,7 +194,10 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         ahead[s][half] = make_uint4(0, 0, 0, 0);
-        if (inside) ahead[s][half] = load_stream(planes[s] + unit.code + span * (4 * kGroupRows) + 8 * half);
+        if (inside) {
+          const uint4* plane = reinterpret_cast<const uint4*>(m.codes[s]);  // read again: pointers would take registers
+          ahead[s][half] = load_stream(plane + unit.code + (span * (4 * kGroupRows) + of_lane) + 8 * half, policy);
+        }
       }
     }
   };
@@ -211,9 +212,9 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
   while (index < list.count) {
     const Unit current = unit;
     const int in_hand = index;  // what is needed of the unit at its end is read again
-    int sums[STAGES][4];
-#pragma unroll
-    for (int s = 0; s < STAGES; ++s) sums[s][0] = sums[s][1] = sums[s][2] = sums[s][3] = 0;
+    int even[STAGES][4] = {};
+    int odd[STAGES][4] = {};
+    int inputs = 0;  // of the lane's column and its quarter of k
     for (int span = 0; span * kSpan < current.blocks; ++span) {
       uint4 codes[STAGES][2];
       if (!kAhead) fetch(current, span);
@@ -233,20 +234,24 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
       }
       // A lane's columns beyond the fourth repeat: nothing reads them.
       const uint2* x = reinterpret_cast<const uint2*>(shared + current.x + span * (kSpan * 8)) + chunk * 4 + row % 4;
-#pragma unroll 1
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int i = 0; i < kChunkBlocks / 2; ++i) {
-          const uint2 b = x[i * 16];
+        for (int w = 0; w < 2; ++w) {
+          const uint2 b0 = x[2 * w * 16];
+          const uint2 b1 = x[(2 * w + 1) * 16];
 #pragma unroll
           for (int s = 0; s < STAGES; ++s) {
-            const uint32_t upper = i < 2 ? codes[s][0].x : codes[s][0].y;
-            const uint32_t lower = i < 2 ? codes[s][1].x : codes[s][1].y;
-            uint32_t a0, a1, a2, a3;
-            nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(upper) : code_bytes<1>(upper)), a0, a2);
-            nibbles_to_bytes(nibbles(s, i % 2 == 0 ? code_bytes<0>(lower) : code_bytes<1>(lower)), a1, a3);
-            multiply_s8(sums[s], a0, a1, a2, a3, b.x, b.y);
+            const uint32_t upper = w == 0 ? codes[s][0].x : codes[s][0].y;
+            const uint32_t lower = w == 0 ? codes[s][1].x : codes[s][1].y;
+            const uint32_t a0 = nibbles(s, code_bytes<0>(upper));
+            const uint32_t a1 = nibbles(s, code_bytes<0>(lower));
+            const uint32_t a2 = nibbles(s, code_bytes<1>(upper));
+            const uint32_t a3 = nibbles(s, code_bytes<1>(lower));
+            multiply_u8s8(even[s], a0 & kLowerHalves, a1 & kLowerHalves, a2 & kLowerHalves, a3 & kLowerHalves, b0.x, b1.x);
+            multiply_u8s8(odd[s], a0 & ~kLowerHalves, a1 & ~kLowerHalves, a2 & ~kLowerHalves, a3 & ~kLowerHalves, b0.y, b1.y);
           }
+          inputs = add_bytes(b1.y, add_bytes(b1.x, add_bytes(b0.y, add_bytes(b0.x, inputs))));
         }
 #pragma unroll
         for (int s = 0; s < STAGES; ++s) {
@@ -260,23 +265,32 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
       }
     }
     const Unit& done = list.units[in_hand];
-    // Columns 0 and 1 are in lane 4g, columns 2 and 3 in lane 4g + 1; of rows g and g + 8.
+    // Columns 0 and 1 are in lane 4g, columns 2 and 3 in lane 4g + 1; of rows g and g + 8. The inputs of column c: in lanes 4c
+    // to 4c + 3.
+    inputs += __shfl_xor_sync(0xFFFFFFFFu, inputs, 1);
+    inputs += __shfl_xor_sync(0xFFFFFFFFu, inputs, 2);
+    int bias[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) bias[k] = 128 * __shfl_sync(0xFFFFFFFFu, inputs, 8 * chunk + 4 * k);
     float total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) {
       const float factor = s == 0 ? 1.0f : scales[done.slot][s];
+      int sums[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[k] = 16 * even[s][k] + odd[s][k] - bias[k % 2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int lowest = __shfl_down_sync(0xFFFFFFFFu, sums[s][2 * half], 1);
-        const float sum = fma_once(static_cast<float>(sums[s][2 * half]), 65536.0f,
-                                   fma_once(static_cast<float>(sums[s][2 * half + 1]), 256.0f, static_cast<float>(lowest)));
+        const int lowest = __shfl_down_sync(0xFFFFFFFFu, sums[2 * half], 1);
+        const float sum = fma_once(static_cast<float>(sums[2 * half]), 65536.0f,
+                                   fma_once(static_cast<float>(sums[2 * half + 1]), 256.0f, static_cast<float>(lowest)));
         total[half] = fma_once(factor, sum, total[half]);
       }
     }
     if (chunk == 0) {
       const float factor = mul(scales[done.slot][0], vector_scale[done.vector]);
-      partial[done.out + row] = mul(total[0], factor);
-      partial[done.out + row + 8] = mul(total[1], factor);
+      if (row < done.rows) store_words(partial + done.out + row, mul(total[0], factor));
+      if (row + 8 < done.rows) store_words(partial + done.out + row + 8, mul(total[1], factor));
     }
   }
 }
@@ -284,11 +298,11 @@ __device__ __forceinline__ void fast_product(const FusedMatrix& m, const Tables&
 template <int STAGES, bool SMALL, bool FAST>
 __device__ __forceinline__ void product_of(const FusedMatrix& m, const Tables& tables, const UnitList& list,
                                            const float (*scales)[kFusedStages], const float* vector_scale,
-                                           const float* shared, float* __restrict__ partial) {
+                                           const float* shared, float* __restrict__ partial, uint64_t policy) {
   if constexpr (FAST) {
-    fast_product<STAGES, SMALL>(m, tables, list, scales, vector_scale, shared, partial);
+    fast_product<STAGES, SMALL>(m, tables, list, scales, vector_scale, shared, partial, policy);
   } else {
-    exact_product<STAGES, SMALL>(m, tables, list, scales, shared, partial);
+    exact_product<STAGES, SMALL>(m, tables, list, scales, shared, partial, policy);
   }
 }
 

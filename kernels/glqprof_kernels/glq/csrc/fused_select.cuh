@@ -11,6 +11,7 @@ struct LaunchPlan {
   size_t shared_bytes;
   bool dependent;
   bool cooperative;
+  int cluster;
 };
 
 using Starter = void (*)(const FusedCall& call, const LaunchPlan& plan, cudaStream_t stream);
@@ -18,6 +19,7 @@ using Starter = void (*)(const FusedCall& call, const LaunchPlan& plan, cudaStre
 template <class C>
 void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t stream) {
 #if defined(GLQ_EMULATE)
+  emulation::machine().cooperative = plan.cooperative;
   GLQ_LAUNCH((glq_fused_kernel<C>), dim3(plan.blocks), dim3(C::kThreads), plan.shared_bytes, stream, call);
 #else
   allow_shared_memory(glq_fused_kernel<C>, plan.shared_bytes);
@@ -26,7 +28,7 @@ void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t str
   config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   unsigned int count = 0;
   if (plan.cooperative) {
     attributes[count].id = cudaLaunchAttributeCooperative;
@@ -35,6 +37,10 @@ void start_fused(const FusedCall& call, const LaunchPlan& plan, cudaStream_t str
   if (plan.dependent) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (plan.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned int>(plan.cluster), 1, 1};
   }
   config.attrs = attributes;
   config.numAttrs = count;

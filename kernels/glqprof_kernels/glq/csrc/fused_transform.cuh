@@ -11,6 +11,7 @@ constexpr int kWarpSpan = 32 * kRadix;
 
 // Strides 1 to 128 on the elements first + k of every lane; `first` is the lane's eighth of the warp's 256 elements.
 __device__ __forceinline__ void butterflies_in_warp(float (&v)[kRadix], int first, int n) {
+  const int thread = own_thread();
 #pragma unroll
   for (int step = 1; step < kRadix; step *= 2) {
 #pragma unroll
@@ -26,7 +27,7 @@ __device__ __forceinline__ void butterflies_in_warp(float (&v)[kRadix], int firs
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
     const bool paired = first < paired_below(n, kRadix * lanes);  // both of a pair, or neither
-    const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
+    const float sign = (thread & lanes) != 0 ? -1.0f : 1.0f;
 #pragma unroll
     for (int k = 0; k < kRadix; ++k) {
       const float other = __shfl_xor_sync(0xFFFFFFFFu, v[k], lanes);
@@ -75,9 +76,10 @@ __device__ __forceinline__ void strided_pass(float* data, int n) {
 // first barrier. Ends with a barrier.
 template <int THREADS, typename Load, typename Meanwhile>
 __device__ __forceinline__ void fused_hadamard(float* data, int n, Load load, Meanwhile meanwhile) {
+  const int thread = own_thread();
 #pragma unroll 1
-  for (int base = static_cast<int>(threadIdx.x) / 32 * kWarpSpan; base < n; base += THREADS * kRadix) {
-    const int first = base + static_cast<int>(threadIdx.x) % 32 * kRadix;
+  for (int base = thread / 32 * kWarpSpan; base < n; base += THREADS * kRadix) {
+    const int first = base + thread % 32 * kRadix;
     const bool inside = first < n;
     float v[kRadix];
     load(inside ? first : n - kRadix, inside, v);
@@ -95,6 +97,32 @@ __device__ __forceinline__ void fused_hadamard(float* data, int n, Load load, Me
   if (paired_below(n, 64 * kWarpSpan) > 0) strided_pass<64 * kWarpSpan, THREADS>(data, n);
 }
 
+// The words of N places as soon as they are there: PARTS times 16 bytes at `from`, the next ones `apart` bytes on; 0 beyond
+// `places`. Only what is missing is looked at again, so that the last word to come is in hand one way through L2 after it was
+// stored.
+template <int PARTS, int N>
+__device__ __forceinline__ void load_when_there(uint4 (&words)[PARTS * N], const void* from, int apart, int places) {
+  const unsigned char* bytes = static_cast<const unsigned char*>(from);
+#pragma unroll
+  for (int q = 0; q < PARTS * N; ++q) {
+    const uint32_t word = q / PARTS < places ? kMissing : 0;
+    words[q] = make_uint4(word, word, word, word);
+  }
+  bool missing;
+  int looks = 0;
+#pragma unroll 1
+  do {
+    missing = false;
+    apart = opaque(apart);  // addresses are made again: they would take registers
+#pragma unroll
+    for (int q = 0; q < PARTS * N; ++q) {
+      if (!any_missing(words[q])) continue;
+      words[q] = load_words(bytes + q / PARTS * apart + q % PARTS * 16);
+      missing = true;
+    }
+  } while (missing && (looks++ == 0 || keep_waiting()));
+}
+
 // Eight consecutive fp16 values, 16-byte aligned.
 __device__ __forceinline__ void load_halves(const uint16_t* from, float (&v)[8]) {
   unpack8(*reinterpret_cast<const uint4*>(from), v);
@@ -109,7 +137,7 @@ __device__ __forceinline__ void store_halves(uint16_t* to, const float (&v)[8]) 
     uint32_t words[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) words[k] = halves[2 * k] | static_cast<uint32_t>(halves[2 * k + 1]) << 16;
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    store_words(to, make_uint4(words[0], words[1], words[2], words[3]));
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) to[k] = halves[k];
@@ -120,6 +148,15 @@ __device__ __forceinline__ void store_floats(float* to, const float (&v)[8]) {
   float4* quads = reinterpret_cast<float4*>(to);
   quads[0] = make_float4(v[0], v[1], v[2], v[3]);
   quads[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// The same for another thread block.
+__device__ __forceinline__ void store_float_words(float* to, const float (&v)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; k += 4) {
+    store_words(to + k, make_uint4(__float_as_uint(v[k]), __float_as_uint(v[k + 1]), __float_as_uint(v[k + 2]),
+                                      __float_as_uint(v[k + 3])));
+  }
 }
 
 // Step 3 of the contract before rounding, elements first .. first + 7.

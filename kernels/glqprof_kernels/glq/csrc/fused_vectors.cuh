@@ -8,7 +8,7 @@ namespace glq {
 
 enum Source : int { kToken = 0, kSums, kActivation };
 
-// y[m] = ((+0 + t_0) + t_1) + ... of a slot; +0 for a split that is not there changes nothing.
+// y[m] = ((+0 + t_0) + t_1) + ... of a slot, as soon as they are there; +0 for a split that is not there changes nothing.
 __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int slot, int first, float (&v)[kRadix]) {
   const FusedMatrix& m = call.matrix[phase];
   const int padded_rows = m.groups * kGroupRows;
@@ -17,27 +17,13 @@ __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int 
   for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
 #pragma unroll 1
   for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
-    float4 low[kLoadsAtOnce];
-    float4 high[kLoadsAtOnce];
+    uint4 words[2 * kLoadsAtOnce];
+    load_when_there<2, kLoadsAtOnce>(words, partial + static_cast<int64_t>(from) * padded_rows, 4 * padded_rows,
+                                     m.splits - from);
 #pragma unroll
-    for (int q = 0; q < kLoadsAtOnce; ++q) {
-      low[q] = high[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (from + q < m.splits) {
-        const float4* sums = reinterpret_cast<const float4*>(partial + static_cast<int64_t>(from + q) * padded_rows);
-        low[q] = load_coherent(sums);
-        high[q] = load_coherent(sums + 1);
-      }
-    }
+    for (int q = 0; q < 2 * kLoadsAtOnce; ++q) {
 #pragma unroll
-    for (int q = 0; q < kLoadsAtOnce; ++q) {
-      v[0] = add(v[0], low[q].x);
-      v[1] = add(v[1], low[q].y);
-      v[2] = add(v[2], low[q].z);
-      v[3] = add(v[3], low[q].w);
-      v[4] = add(v[4], high[q].x);
-      v[5] = add(v[5], high[q].y);
-      v[6] = add(v[6], high[q].z);
-      v[7] = add(v[7], high[q].w);
+      for (int k = 0; k < 4; ++k) v[q % 2 * 4 + k] = add(v[q % 2 * 4 + k], __uint_as_float(part_of(words[q], k)));
     }
   }
 }
@@ -94,10 +80,11 @@ __device__ __forceinline__ void scaled_values(const float* data, int n, int firs
 // Fast: fixed point. 2^k < 2^22 / largest magnitude; the integer in three signed bytes, highest first, and a zero; for each
 // block a part's coordinates 0, 2, 4, 6 and 1, 3, 5, 7; blocks ordered within 32 as fast_product reads them.
 template <class C>
-__device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride, int index) {
+__device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride,
+                                             int index) {
   if (!C::kFast) {
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x) * kRadix; first < stride; first += C::kThreads * kRadix) {
+    for (int first = own_thread() * kRadix; first < stride; first += C::kThreads * kRadix) {
       float v[kRadix] = {};
       if (first < n) {
         scaled_values(data, n, first, v);
@@ -110,7 +97,7 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, const float* d
   }
   unsigned int peak = 0;
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x) * kRadix; first < n; first += C::kThreads * kRadix) {
+  for (int first = own_thread() * kRadix; first < n; first += C::kThreads * kRadix) {
     float v[kRadix];
     scaled_values(data, n, first, v);
 #pragma unroll
@@ -129,7 +116,7 @@ __device__ __forceinline__ void store_vector(FusedShared& shared, const float* d
   }
   uint4* parts = reinterpret_cast<uint4*>(vector);
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x) * kRadix; first < stride; first += C::kThreads * kRadix) {
+  for (int first = own_thread() * kRadix; first < stride; first += C::kThreads * kRadix) {
     uint32_t bytes[3][2] = {};
     if (finite && first < n) {
       float v[kRadix];

@@ -40,6 +40,7 @@ void allow_shared_memory(Kernel kernel, size_t bytes) {
 
 }  // namespace glq
 
+#define GLQ_STATIC_SHARED(type, name) __shared__ type name
 #define GLQ_DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 
 // The kernel in parentheses, since template arguments hold commas.
