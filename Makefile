@@ -7,7 +7,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 .PHONY: help demo test lint types layers unit gpu-test notebooks clean
 
 help:
-	@echo "make demo       break down and compare two recorded decodes (base dependencies, no torch)"
+	@echo "make demo       break down and compare recorded decodes (base dependencies, no torch)"
 	@echo "make test       lint, types, layering and tests (development dependencies)"
 	@echo "make gpu-test   the GPU suite, on a machine with an NVIDIA GPU and nvcc"
 	@echo "make notebooks  JupyterLab on the notebooks, in an environment of its own"
