@@ -55,7 +55,8 @@ def demo(
         typer.echo("\n" + "─" * 80 + "\n")
     account_figure(sides, output / "account.png")
     timeline_figure(sides[0], output / "timeline.png")
-    whole = Document("Where did the time go: GLQ v0.2.12, v0.2.13, and one graph a token, on an H200", [Text(sentences)])
+    title = "Where did the time go: GLQ v0.2.12, v0.2.13, and one graph a token, on an H200"
+    whole = Document(title, [Text(sentences)])
     pictures = "\n![closed account](account.png)\n\n![timeline of one token](timeline.png)\n\n"
     write_text(output / "report.md", to_markdown(whole) + pictures + "\n".join(to_markdown(d) for d in documents))
     typer.echo(f"wrote {output}/report.md, account.png and timeline.png")
