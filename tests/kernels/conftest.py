@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kernels.emulation_flags import FLAGS
 
 from glqprof_kernels.glq.extension import CSRC
 from glqprof_kernels.glq.ops import ACTIVATION_CODES, VARIANT_CODES
 
 EMULATION = Path(__file__).parent / "emulation"
-FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-DGLQ_EMULATE", "-shared", "-fPIC", "-x", "c++"]
 ASCENDING, DESCENDING, SHUFFLED = 0, 1, 2
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.emulation_flags import FLAGS
 
 from glqprof_kernels.nvfp4.extension import CSRC
 from glqprof_kernels.nvfp4.ops import PIPELINES, SCHEDULES, read_plan, split_variant
 
 EMULATION = Path(__file__).parent / "emulation"
-FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-DGLQ_EMULATE", "-shared", "-fPIC", "-x", "c++"]
 LAYER, EXPERTS_ONLY = 15, 7
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.emulation_flags import FLAGS
 
 from glqprof_kernels.ssm.extension import CSRC
 from glqprof_kernels.ssm.ops import EXCHANGES
 
 EMULATION = Path(__file__).parent / "emulation"
-FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-DGLQ_EMULATE", "-shared", "-fPIC", "-x", "c++"]
 ORDERS = (0, 1, 2)
 """Threads of a block in ascending, descending and shuffled order."""
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from kernels.emulation_flags import FLAGS
 
 from glqprof_kernels.step import Sizes, Workspace
 from glqprof_kernels.step.extension import CSRC
 from glqprof_kernels.step.workspace import COUNTER_BYTES
 
 EMULATION = Path(__file__).parent / "emulation"
-FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-DGLQ_EMULATE", "-shared", "-fPIC", "-x", "c++"]
 PAST_ALL_ROWS = 2**31 - 1
 
 _P, _I, _L, _F, _B = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_bool

@@ -9,8 +9,11 @@ import pytest
 import torch
 from kernels.ssm_emulated import ORDERS, build
 
-from glqprof_kernels import ssm
+from glqprof_kernels import geometry, ssm
+from glqprof_kernels.glq import factory as glq_factory
+from glqprof_kernels.glq import fused
 from glqprof_kernels.glq.extension import CSRC as GLQ_CSRC
+from glqprof_kernels.glq.workload import MoeWorkload, make_batch
 from glqprof_kernels.ssm import exact, factory
 from glqprof_kernels.ssm.extension import CSRC
 from glqprof_kernels.ssm.factory import TINY, Sizes
@@ -238,3 +241,17 @@ def test_planted_faults_are_seen(tmp_path, file, old, new) -> None:
                 wrong = wrong or not same_bytes(out, want)
                 wrong = wrong or not all(same_bytes(a, b) for a, b in zip(mine, wanted_states, strict=True))
     assert wrong
+
+
+def test_another_librarys_cooperative_launch_changes_nothing_here(emulated, emulated_fused) -> None:
+    """Emulated libraries of one process once shared a machine, and with it what the last launch had asked for."""
+    shape = geometry.load("tiny-odd")
+    layer = glq_factory.layer(shape, 1, "cpu", stages=2)
+    inputs = make_batch(MoeWorkload(shape.name, 1, "cpu", [layer], shape, layer.overflow), 1, seed=2).per_layer[0]
+    emulated_fused.moe(fused.pack_layer(layer), *inputs)
+    weights = factory.layer(SIZES["tiny"], 1, "cpu")
+    projected, states = factory.projected(weights, 3, 2), factory.states(weights, 3, 3)
+    wanted_states = [t.clone() for t in states]
+    want = ssm.step(weights, projected, *wanted_states)
+    for schedule in SCHEDULES:
+        check(emulated, weights, projected, states, want, wanted_states, **schedule)

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -288,8 +289,17 @@ inline void run_together(unsigned int clusters, unsigned int threads) {
   }
 }
 
+// What was asked for one launch is not for the next; threads that an error stopped in the middle do not go on there.
+struct OneLaunch {
+  ~OneLaunch() {
+    machine().cooperative = false;
+    if (std::uncaught_exceptions() > 0) machine().fibers.clear();
+  }
+};
+
 inline void launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> body,
                    unsigned int cluster = 1) {
+  const OneLaunch ends;
   Machine& m = machine();
   const unsigned int threads = block.x * block.y * block.z;
   if (threads == 0 || threads > 1024 || block.y != 1 || block.z != 1 || shared_bytes > kSharedBytes / cluster ||
