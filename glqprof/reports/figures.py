@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from glqprof.analysis.breakdown import Breakdown
+from glqprof.analysis.work import GpuWork
 from glqprof.errors import InputError
 from glqprof.reports.output import check_output_path, write_atomically
 
@@ -118,22 +119,21 @@ def draw_timeline(b: Breakdown, step: str | None = None) -> Figure:
     prepared, trace = b.prepared, b.trace
     work = prepared.work
     inside = np.flatnonzero((work.end > start_ns) & (work.start < end_ns))
-    lanes = sorted({(int(work.device[i]), int(work.stream[i])) for i in inside})
+    lanes = gpu_lanes(work, inside)
     threads = _busiest_threads(trace.api, start_ns, end_ns)
     figure = _figure(12, 1.7 + 0.55 * (len(lanes) + len(threads) + 1))
     axes = figure.subplots()
     labels: list[str] = []
     seen: dict[str, str] = {}
     buckets = np.array(prepared.attribution.bucket_names, dtype=object)[prepared.attribution.bucket[inside]]
-    for lane, (device, stream) in enumerate(lanes):
-        mine = (work.device[inside] == device) & (work.stream[inside] == stream)
+    for lane, (label, mine) in enumerate(lanes):
         spans = []
         for bucket in sorted(pd.unique(buckets[mine]), key=_rank):
             rows = inside[mine & (buckets == bucket)]
             spans.append((work.start[rows], work.end[rows], _colour(bucket)))
             seen[bucket] = _colour(bucket)
         _occupancy(axes, lane, spans, start_ns, end_ns)
-        labels.append(f"GPU {device} stream {stream}")
+        labels.append(label)
     for process, thread in threads:
         lane = len(labels)
         api = trace.api
@@ -167,6 +167,38 @@ def draw_timeline(b: Breakdown, step: str | None = None) -> Figure:
     handles = [Patch(color=seen[k], label=k) for k in sorted(seen, key=_rank)]
     figure.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
     return figure
+
+
+def gpu_lanes(work: GpuWork, inside: Array, most: int = 6) -> list[tuple[str, Array]]:
+    """Rows of a timeline for the activities ``inside`` [n]: label, and which of them [n] bool; each is in one row.
+
+    A row a stream; of a GPU that has more than ``most``, streams that one after the other hold work share a row: the
+    branches of a CUDA graph run in streams of their own, dozens of them.
+    """
+    lanes: list[tuple[str, Array]] = []
+    device, stream = work.device[inside], work.stream[inside]
+    for gpu in np.unique(device):
+        mine = device == gpu
+        streams = np.unique(stream[mine])
+        if len(streams) <= most:
+            lanes += [(f"GPU {gpu} stream {one}", mine & (stream == one)) for one in streams]
+            continue
+        extents = sorted(
+            (int(work.start[inside[stream_is]].min()), int(work.end[inside[stream_is]].max()), int(one))
+            for one in streams
+            for stream_is in [mine & (stream == one)]
+        )
+        rows: list[tuple[int, list[int]]] = []
+        for start, end, one in extents:
+            free = next((i for i, (until, _) in enumerate(rows) if until <= start), None)
+            if free is None:
+                rows.append((end, [one]))
+            else:
+                rows[free] = (end, [*rows[free][1], one])
+        for _, members in rows:
+            label = f"GPU {gpu}, {len(members)} streams" if len(members) > 1 else f"GPU {gpu} stream {members[0]}"
+            lanes.append((label, mine & np.isin(stream, members)))
+    return lanes
 
 
 def _choose_step(b: Breakdown, step: str | None) -> tuple[str, int, int]:
