@@ -10,6 +10,7 @@ _NAMESPACES = re.compile(r"(?:at::native::|at::cuda::detail::|at::cuda::|c10::|s
 _FUNCTOR = re.compile(
     r"(\w+(?:_kernel_cuda|Functor\w*|Ops|_kernel_impl|functor|_kernel|scalar|KernelImpl))(?=[<(>,: ]|$)"
 )
+_RETURNS = re.compile(r"(?<=[<, ])void (?=\w)")  # of functions among the template arguments; a ``void *`` stays
 _ANONYMOUS = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
 # These only carry another functor, which is what the kernel does.
 _CARRIERS = ("gpu_kernel", "ReduceOp", "func_wrapper", "gpu_index", "BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor")
@@ -18,7 +19,7 @@ _CARRIERS = ("gpu_kernel", "ReduceOp", "func_wrapper", "gpu_index", "BinaryFunct
 def short_kernel_name(name: str) -> str:
     """``void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, …>(int, …)`` becomes
     ``vectorized_elementwise_kernel<FillFunctor<float>>``: the kernel and, for PyTorch's launchers, what they run."""
-    text = _ANONYMOUS.sub("", _CASTS.sub("", name.strip().removeprefix("void ")))
+    text = _ANONYMOUS.sub("", _CASTS.sub("", _RETURNS.sub("", name.strip().removeprefix("void "))))
     head, arguments = _split(text)
     head = _NAMESPACES.sub("", head)
     if not arguments:

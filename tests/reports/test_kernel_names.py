@@ -26,6 +26,7 @@ FILL = (
             "void glq_matvec_splitk_scratch_kernel<(int)2>(float *, const __half *)",
             "glq_matvec_splitk_scratch_kernel<2>",
         ),
+        ("void k<float, void templates::fill<int>(void *)>(float *)", "k<float, templates::fill<int>(void *)>"),
         ("Memcpy DtoH", "Memcpy DtoH"),
         ("", ""),
     ],
