@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import device_fused
@@ -59,6 +60,18 @@ def old_module(csrc: Path):
     return building.build("GLQ", csrc, extension.SOURCES, key, torch.cuda.get_device_capability())
 
 
+def counted_from_small(layer: fused.FusedLayer) -> fused.FusedLayer:
+    """The layer with a small third stage's codes counted from the first small word, as before version 11."""
+
+    def older(m: fused.FusedMatrix) -> fused.FusedMatrix:
+        if not m.small:
+            return m
+        codes = fused.unpack_codes(m.codes[fused.SMALL_STAGE], m.rows, m.blocks) - layer.table.small_word
+        return replace(m, codes=[*m.codes[: fused.SMALL_STAGE], fused.pack_codes(codes)])
+
+    return replace(layer, up=older(layer.up), down=older(layer.down))
+
+
 class OldRun(fused.FusedRun):
     """``FusedRun`` of an older version's extension."""
 
@@ -70,6 +83,8 @@ class OldRun(fused.FusedRun):
         for name, value in {**OLD_CONFIG, **config}.items():
             if hasattr(self.config, name):
                 setattr(self.config, name, value)
+        if "shared_word" not in (csrc / "fused_platform.cuh").read_text(encoding="utf-8"):  # before version 11
+            layers = [counted_from_small(layer) for layer in layers]
         self.handles = [fused.cuda_layer(layer, module) for layer in layers]
         size = max(handle.workspace_bytes(max_tokens, top_k) for handle in self.handles)
         self.workspace = torch.zeros(size, dtype=torch.uint8, device="cuda")

@@ -71,12 +71,14 @@ def make_table(tables: list[Any], small: Any | None, device: Any) -> Table:
     order = np.argsort(coded)
     codes = {key: order[np.searchsorted(coded[order], w)].astype(np.int32) for key, w in words.items()}
     padded = -(-total // 4) * 4
+    if small is not None and padded + SMALL_ENTRIES > 65_536:
+        raise ValueError(f"the big codebooks need {padded} words and a small one {SMALL_ENTRIES}; codes name 65536")
     image = np.zeros(padded + SMALL_ENTRIES, dtype=np.uint32)
     image[:total] = entries
     if small is not None:
         values = small.cpu().numpy()
         image[padded : padded + len(values)] = nibble_words(values)
-        codes[id(small)] = np.arange(len(values), dtype=np.int32)
+        codes[id(small)] = np.arange(padded, padded + len(values), dtype=np.int32)
     return Table(
         image=torch.from_numpy(image.view(np.int32)).to(device),
         entries=total,
@@ -86,7 +88,7 @@ def make_table(tables: list[Any], small: Any | None, device: Any) -> Table:
     )
 
 
-def _pack_codes(codes: torch.Tensor) -> torch.Tensor:
+def pack_codes(codes: torch.Tensor) -> torch.Tensor:
     """[experts, rows, blocks] int32 codes → [experts, groups, chunks, 32, 4] int32."""
     experts, rows, blocks = codes.shape
     groups, chunks = -(-rows // GROUP_ROWS), -(-blocks // CHUNK_BLOCKS)
@@ -105,7 +107,7 @@ def pack_plane(plane: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     step = max(1, _PACK_BYTES // (8 * max(1, rows * blocks)))
     for first in range(0, experts, step):
         part = plane[first : first + step].to(torch.int32) & 0xFFFF
-        packed[first : first + step] = _pack_codes(codes[part])
+        packed[first : first + step] = pack_codes(codes[part])
     return packed
 
 

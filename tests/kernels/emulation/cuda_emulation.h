@@ -541,6 +541,18 @@ inline int add_bytes(uint32_t word, int sum) {
   for (int k = 0; k < 4; ++k) sum += static_cast<int8_t>(word >> (8 * k));
   return sum;
 }
+inline uint32_t shared_window(const void* dynamic) {
+  if (dynamic != emulation::shared_memory()) throw std::runtime_error("the dynamic shared memory does not begin the block's");
+  return 0;
+}
+template <uint32_t PLACE>
+inline uint32_t shared_word(uint32_t place) {
+  return *reinterpret_cast<const uint32_t*>(emulation::shared_memory() + PLACE + place);
+}
+template <uint32_t PLACE, uint32_t TOTAL>
+inline uint32_t folded_shared_word(uint32_t place, uint32_t window_fold, uint32_t fold) {
+  return place >= window_fold ? TOTAL - shared_word<PLACE>(place - fold) : shared_word<PLACE>(place);
+}
 inline uint32_t swap_halves(uint32_t word) { return word >> 16 | word << 16; }
 
 // mma.m16n8k32, uint8 and int8: lane 4g + t holds rows g and g + 8 of a and c, column g of b; k = 4t .. 4t+3 and 16 + 4t ...

@@ -55,7 +55,6 @@ int emulated_fused(const EmulatedFusedMatrix* up, const EmulatedFusedMatrix* dow
     call.activation = static_cast<int>(n[3]);
     call.mask_invalid = n[4] != 0;
     call.table_words = static_cast<int>(n[5]);
-    call.small_word = static_cast<int>(n[6]);
     call.fold_bytes = static_cast<uint32_t>(4 * n[7]);
     call.token_stride = n[8];
     call.element_stride = n[9];

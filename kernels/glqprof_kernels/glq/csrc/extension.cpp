@@ -269,7 +269,6 @@ class FusedLayer {
     check_tensor(errors_, "errors", torch::kInt64, {1}, device);
     call_.table = reinterpret_cast<const uint32_t*>(table_.data_ptr());
     call_.table_words = static_cast<int>(table_.numel());
-    call_.small_word = static_cast<int>(small_word);
     call_.fold_bytes = static_cast<uint32_t>(4 * entries);
     call_.experts = up_.su.size(0);
     call_.activation = static_cast<int>(activation);

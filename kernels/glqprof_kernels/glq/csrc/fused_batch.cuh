@@ -6,36 +6,6 @@
 
 namespace glq {
 
-// Loads of 32 bytes in flight before the first is used.
-constexpr int kLoadsAtOnce = 6;
-
-// The units whose input vectors a block holds at a time.
-struct Batch {
-  int begin, end;           // of the phase's units, numbered by slot, then group of rows, then split
-  int first_slot, end_slot;
-  int vector_base;          // token (up) or slot (down) of the first input vector
-  int vectors;
-  int phase;
-  int last;                 // end of the block's part of the phase
-  int share;                // its begin
-};
-
-// A launch's slots that take part, in (token, top-k) order, and the units in hand.
-struct FusedShared {
-  Unit units[kFusedUnits];
-  Batch batch;
-  float scales[kFusedSlots][kFusedStages];
-  float weight[kFusedSlots];
-  int token[kFusedSlots];
-  int expert[kFusedSlots];
-  int first_slot[kFusedSlots + 1];  // of each token; [tokens]: all slots
-  float vector_scale[kFusedVectors];
-  unsigned int peak[kFusedVectors];
-  unsigned long long table_ready;
-  int warp_slots[kFusedSlots / 32];
-  int taken;
-};
-
 __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark which) {
   if (call.timeline != nullptr && threadIdx.x == 0) {
     read_clocks(call.timeline + 2 * (static_cast<int64_t>(phase * gridDim.x + blockIdx.x) * kMarks + which));
@@ -43,7 +13,7 @@ __device__ __forceinline__ void mark(const FusedCall& call, int phase, Mark whic
 }
 
 // Transforms need fewer warps than a block has: the last ones prepare the product meanwhile, each its part.
-enum Duty : int { kUnitsDuty = 1, kScalesDuty, kCopyDuty };
+enum Duty : int { kRowsDuty = 1, kMoreRowsDuty, kCopyDuty };
 
 template <class C>
 __device__ __forceinline__ bool has_duty(Duty duty) {
@@ -100,68 +70,68 @@ __device__ __forceinline__ Batch next_batch(const FusedCall& call, const FusedSh
   batch.begin = begin;
   batch.last = last;
   batch.share = share;
-  batch.first_slot = m.by_units(begin);
+  batch.first_slot = m.by_rows(begin);
   batch.vector_base = vector_of(shared, phase, batch.first_slot);
-  const int most = min(last, begin + kFusedUnits);
-  batch.end_slot = m.by_units(most - 1) + 1;
-  while (vector_of(shared, phase, batch.end_slot - 1) - batch.vector_base >= call.vectors[phase]) --batch.end_slot;
-  batch.end = min(most, batch.end_slot * m.units);
-  batch.vectors = vector_of(shared, phase, batch.end_slot - 1) - batch.vector_base + 1;
+  batch.end = min(last, begin + call.rows_fit[phase][0]);
+  batch.vectors = 1;
+  if (vector_of(shared, phase, m.by_rows(batch.end - 1)) != batch.vector_base) {
+    int slot = batch.first_slot + 1;  // of the second vector
+    while (vector_of(shared, phase, slot) == batch.vector_base) ++slot;
+    if (call.vectors[phase] < 2 || begin + call.rows_fit[phase][1] <= slot * m.rows) {
+      batch.end = min(batch.end, slot * m.rows);
+    } else {
+      batch.end = min(batch.end, begin + call.rows_fit[phase][1]);
+      batch.vectors = 2;
+      const int second = vector_of(shared, phase, slot);
+      while (slot * m.rows < batch.end && vector_of(shared, phase, slot) == second) ++slot;
+      batch.end = min(batch.end, slot * m.rows);
+    }
+  }
+  batch.end_slot = m.by_rows(batch.end - 1) + 1;
   return batch;
 }
 
-// The first unit that starts at or after thread block b's part of all blocks of eight, in equal parts.
-__device__ __forceinline__ int first_unit(const FusedCall& call, const FusedMatrix& m, int slots, int b) {
-  const int all = slots * m.row_groups * m.blocks;
+// The first row of thread block b's part of all slots' rows, in equal parts.
+__device__ __forceinline__ int first_row(const FusedCall& call, const FusedMatrix& m, int slots, int b) {
+  const int all = slots * m.rows;
   const int part = call.by_thread_blocks(all);
-  const int at = part * b + call.by_thread_blocks((all - part * static_cast<int>(gridDim.x)) * b);
-  const int row_group = m.by_blocks(at);
-  return row_group * m.splits + m.by_split_blocks(at - row_group * m.blocks + m.split_blocks - 1);
+  return part * b + call.by_thread_blocks((all - part * static_cast<int>(gridDim.x)) * b);
 }
 
-// By one warp: the batch's units. Full ones come first in the list: the short ones, of a last split, even out the end.
-template <class C>
-__device__ __forceinline__ void list_units(const FusedCall& call, FusedShared& shared, const Batch& batch) {
-  const int phase = batch.phase;
-  const FusedMatrix& m = call.matrix[phase];
-  const int lane = own_thread() % 32;
-  const int before = m.by_splits(batch.begin);
-  const int count = batch.end - batch.begin;
-  const int full = count - (m.by_splits(batch.end) - before);
-  const int padded_rows = m.groups * kGroupRows;
-  if (lane < kFusedVectors) shared.peak[lane] = 0;
-  if (lane == 0) shared.taken = C::kThreads / 32;
-#pragma unroll 1
-  for (int unit = batch.begin + lane; unit < batch.end; unit += 32) {
-    const int row_group = m.by_splits(unit);
-    const int split = unit - row_group * m.splits;
-    const int last_splits = row_group - before;  // units of a last split before this one
-    const int slot = m.by_row_groups(row_group);
-    const int row = (row_group - slot * m.row_groups) * kUnitRows;
-    const int vector = vector_of(shared, phase, slot) - batch.vector_base;
-    const int first_block = split * m.split_blocks;
-    Unit u;
-    const int64_t tile_row = static_cast<int64_t>(shared.expert[slot]) * m.groups + row / kGroupRows;
-    u.code = static_cast<uint64_t>((tile_row * m.chunks + first_block / kChunkBlocks) * kGroupRows + row % kGroupRows);
-    u.x = call.first_vector + vector * call.vector_stride[phase] + first_block * 8;
-    u.out = (slot * m.splits + split) * padded_rows + row;
-    u.blocks = min(m.split_blocks, m.blocks - first_block);
-    u.slot = slot;
-    u.vector = vector;
-    u.rows = min(kUnitRows, m.rows - row);
-    shared.units[split + 1 == m.splits ? full + last_splits : unit - batch.begin - last_splits] = u;
-  }
-}
-
-// By one warp: the scales of the batch's slots.
-__device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared& shared, const Batch& batch) {
-  const int lane = own_thread() % 32;
+// By two warps: where the rows in hand lie, and their scales.
+__device__ __forceinline__ void list_rows(const FusedCall& call, FusedShared& shared, const Batch& batch, int thread,
+                                          int threads) {
   const FusedMatrix& m = call.matrix[batch.phase];
 #pragma unroll 1
-  for (int slot = batch.first_slot + lane; slot < batch.end_slot; slot += 32) {
+  for (int i = thread; i < batch.end - batch.begin; i += threads) {
+    const int slot = m.by_rows(batch.begin + i);
+    const int row = batch.begin + i - slot * m.rows;
+    const int expert = shared.expert[slot];
+    const int vector = vector_of(shared, batch.phase, slot) - batch.vector_base;
+    const int64_t tile_row = static_cast<int64_t>(expert) * m.groups + row / kGroupRows;
+    Row r;
+    r.code = static_cast<uint32_t>(tile_row * m.chunks * kGroupRows + row % kGroupRows);
+    r.x = call.first_vector + vector * call.vector_stride[batch.phase];
 #pragma unroll
-    for (int s = 0; s < kFusedStages; ++s) shared.scales[slot][s] = s < m.stages ? m.scale[s][shared.expert[slot]] : 0.0f;
+    for (int s = 1; s < 3; ++s) r.scale[s - 1] = s < m.stages ? m.scale[s][expert] : 0.0f;
+    shared.rows[i] = r;
+    shared.row_scales[i] = {m.scale[0][expert], m.stages > 3 ? m.scale[3][expert] : 0.0f};
   }
+}
+
+// By one thread: the rows in hand in tiles of one vector.
+__device__ __forceinline__ void list_tiles(const FusedCall& call, FusedShared& shared, const Batch& batch) {
+  const int rows = call.matrix[batch.phase].rows;
+  int count = 0;
+#pragma unroll 1
+  for (int slot = batch.first_slot; slot < batch.end_slot; ++slot) {
+    const int end = min(batch.end, (slot + 1) * rows) - batch.begin;
+#pragma unroll 1
+    for (int at = max(batch.begin, slot * rows) - batch.begin; at < end; at += kTileRows) {
+      shared.tiles[count++] = {at, min(kTileRows, end - at)};
+    }
+  }
+  shared.tile_count = count;
 }
 
 // By one warp: asks L2 for the signs that are needed after the product.
@@ -175,22 +145,30 @@ __device__ __forceinline__ void prefetch_signs(const FusedCall& call, const Fuse
   }
 }
 
-// Asks L2 for every warp's first unit.
+// Asks L2 for what a thread (exact) or a warp (fast) reads first.
 template <class C>
 __device__ __forceinline__ void prefetch_codes(const FusedCall& call, const FusedShared& shared) {
-  const Batch& batch = shared.batch;
-  const FusedMatrix& m = call.matrix[batch.phase];
-  const int warp = own_thread() / 32;
-  if (warp >= batch.end - batch.begin) return;
-  constexpr int kParts = kUnitRows / 2;  // 32 bytes, of a chunk's rows
-  const Unit& unit = shared.units[warp];
-  const int parts = (unit.blocks + kChunkBlocks - 1) / kChunkBlocks * kParts;
-#pragma unroll 1
-  for (int part = own_thread() % 32; part < parts; part += 32) {
-    const uint64_t at = unit.code + part / kParts * kGroupRows + part % kParts * 2;
+  const FusedMatrix& m = call.matrix[shared.batch.phase];
+  const int rows = shared.batch.end - shared.batch.begin;
+  int row, chunk;
+  if (C::kFast) {
+    const Spans spans(m, shared.tile_count, C::kThreads);
+    if (spans.begin == spans.end) return;
+    const int tile = spans.begin / spans.of_tile;
+    const int lane = own_thread() % 32;
+    row = min(shared.tiles[tile].row + lane % kTileRows, rows - 1);
+    chunk = (spans.begin - tile * spans.of_tile) / 2 * 4 + lane / kTileRows;
+  } else {
+    chunk = own_thread() / rows;
+    row = own_thread() - chunk * rows;
+  }
+  if (chunk >= m.chunks) return;
+  const int64_t at = static_cast<int64_t>(shared.rows[row].code) + chunk * kGroupRows;
 #pragma unroll
-    for (int s = 0; s < kFusedStages; ++s) {
-      if (s < m.stages) prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at);
+  for (int s = 0; s < kFusedStages; ++s) {
+    if (s < m.stages) {
+      prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at);
+      if (C::kFast && chunk + 2 < m.chunks) prefetch_l2(reinterpret_cast<const uint4*>(m.codes[s]) + at + 2 * kGroupRows);
     }
   }
 }

@@ -20,13 +20,13 @@ namespace glq {
 
 constexpr int kFusedStages = 4;
 constexpr int kFusedSlots = 256;     // (token, expert) slots of one launch; more tokens are more launches
-constexpr int kFusedUnits = 256;     // unit descriptors that a thread block holds at a time
-constexpr int kFusedVectors = 8;     // input vectors that a thread block holds at a time, at most
+constexpr int kFusedRows = 192;      // rows that a thread block has in hand at a time, at most
+constexpr int kFusedColumns = 65536;  // of a matrix, at most: the integer sums of a row are ints
+constexpr int kFusedVectors = 2;     // input vectors that it holds at a time, at most
 constexpr int kGroupRows = 32;       // rows of a tile of indices
 constexpr int kChunkBlocks = 8;      // blocks of a tile of indices: 16 bytes a row
-constexpr int kUnitRows = 16;        // rows of a unit of work
+constexpr int kTileRows = 16;        // rows of a tensor-core product
 constexpr int kSmallEntries = 256;
-constexpr int kFastSplitBlocks = 64;
 
 // n / divisor for 0 <= n < 2^31 by a multiplication: (n * factor) >> (31 + bits), factor = ceil(2^(31 + bits) / divisor) with
 // 2^bits >= divisor, which is exact (Granlund and Montgomery 1994, theorem 4.2).
@@ -61,10 +61,7 @@ struct FusedMatrix {
   int groups;        // ceil(rows / 32)
   int split_blocks;  // blocks of one sum t_q
   int splits;        // ceil(blocks / split_blocks)
-  // Units of work, set at launch: rows x one split.
-  int row_groups;    // of a slot
-  int units;         // of a slot
-  Divide by_blocks, by_splits, by_split_blocks, by_row_groups, by_units;
+  Divide by_rows;    // set at launch
 };
 
 // Where a thread block looks at the clock, when asked to.
@@ -74,7 +71,6 @@ struct FusedCall {
   FusedMatrix matrix[2];  // up, down
   const uint32_t* table;  // [big words, padded to 4][256 small words]
   int table_words;        // all of it
-  int small_word;         // where the small words start
   uint32_t exponents[5];  // fused_decode.cuh
   uint32_t fold_bytes;    // 4 * T: a code from T on is the negated entry code - T
   int64_t experts;
@@ -97,17 +93,18 @@ struct FusedCall {
   uint16_t* out;  // [tokens, down.rows]
 
   // Workspace of one run object. Between calls all of its words are kMissing.
-  float* partial[2];    // [slots, splits, padded rows] of each phase's matrix
+  float* sums[2];       // y of each phase's matrix, [slots, rows]
   void* expert_out;     // [slots, down.rows], fp16 (exact) or fp32 (fast)
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
 
   int first_phase;      // of this launch; 0: up, 1: down
   int last_phase;
-  int first_vector;     // float index in shared memory of the input vectors
+  int first_vector;     // float index in shared memory of the input vectors; behind them a room for transforms and products
   int vector_stride[2]; // floats from one input vector to the next, in each phase
   int vectors[2];       // how many fit
-  int scratch;          // float index of the transform's scratch
+  int rows_fit[2][kFusedVectors];  // rows whose pair sums fit behind one vector, behind two
+  int shared_floats;    // all of the shared memory
   bool table_in_shared;
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
 };
@@ -122,16 +119,6 @@ inline void set_sizes(FusedMatrix& m, int rows, int cols, int split_blocks) {
   m.splits = (m.blocks + split_blocks - 1) / split_blocks;
 }
 
-inline void set_units(FusedMatrix& m) {
-  m.row_groups = (m.rows + kUnitRows - 1) / kUnitRows;
-  m.units = m.row_groups * m.splits;
-  m.by_blocks = divide_by(m.blocks);
-  m.by_splits = divide_by(m.splits);
-  m.by_split_blocks = divide_by(m.split_blocks);
-  m.by_row_groups = divide_by(m.row_groups);
-  m.by_units = divide_by(m.units);
-}
-
 // Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. Layers
 // of different sizes may share a workspace: before the first call all of its bytes must be 0xFF.
 inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
@@ -144,8 +131,7 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   // A thread block may compute down sums of one slot while another still reads up sums of the next: each has its own.
   for (int phase = 0; phase < 2; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
-    const size_t of_slot = static_cast<size_t>(m.splits) * m.groups * kGroupRows;
-    call.partial[phase] = reinterpret_cast<float*>(part(slots * of_slot * sizeof(float)));
+    call.sums[phase] = reinterpret_cast<float*>(part(static_cast<size_t>(slots) * m.rows * sizeof(float)));
   }
   call.expert_out = part(slots * static_cast<size_t>(call.matrix[1].rows) * sizeof(float));
   return used;

@@ -16,17 +16,10 @@ namespace glq {
 
 constexpr uint32_t kNegation = 0x11111110u;  // the sum of 16 << 4k over eight nibbles, modulo 2^32
 
-// Four times the code of the even (0) or odd (1) block of a word.
+// Four times the code of the even (0) or odd (1) block of a word, and the bits of `window`.
 template <int HALF>
-__device__ __forceinline__ uint32_t code_bytes(uint32_t word) {
-  return (HALF == 0 ? word : swap_halves(word)) & 0x3FFFCu;
-}
-
-// The eight nibbles of a code of the big table. `table`: in shared or in global memory.
-__device__ __forceinline__ uint32_t folded_entry(const unsigned char* table, uint32_t bytes, uint32_t fold_bytes) {
-  const bool negated = bytes >= fold_bytes;
-  const uint32_t word = *reinterpret_cast<const uint32_t*>(table + min(bytes, bytes - fold_bytes));
-  return negated ? kNegation - word : word;
+__device__ __forceinline__ uint32_t code_bytes(uint32_t word, uint32_t window) {
+  return masked_or<0x3FFFCu>(HALF == 0 ? word : swap_halves(word), window);
 }
 
 // A nibble n at bit p of a float's mantissa, under an exponent for which bit p is worth 1/2: the float is 2^(22-p) + n/2,

@@ -1,11 +1,11 @@
 // One layer's fused MoE: ids, weights and scalars are read on the device, all (token, expert) slots run at once.
 //
 // Phases: up (input transform of each token, up product) and down (output transform of the up sums, activation, input
-// transform; down product; output transform, the token's experts in top-k order). A phase's work is cut into units of rows x
-// one split, and every thread block takes a contiguous, equally costly share of them. What stands between the products every
-// block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a vector on. What
-// follows the down product is done by the block that has a slot's last unit, after its own products. The phases are one
-// cooperative launch or two launches.
+// transform; down product; output transform, the token's experts in top-k order). Every thread block takes an equal number of
+// a phase's rows (of all slots, one after the other), whole ones, so that it hands on a finished sum a row. What stands between
+// the products every block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a
+// vector on. What follows the down product is done by the block that has a slot's last row, after its own products. The phases
+// are one cooperative launch or two launches.
 //
 // Memory between thread blocks: a word says by itself whether it is there (load_words), so nothing is counted or fenced
 // before it is read. The block that finishes a slot clears all of its sums, for every reader of them is done then. Down waits
@@ -27,14 +27,17 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
                                           const Batch& batch) {
   bool up = batch.phase == 0;
   int vector_base = batch.vector_base;
-  float* scratch = dynamic + call.scratch;
-  if (has_duty<C>(kUnitsDuty)) list_units<C>(call, shared, batch);
-  if (has_duty<C>(kScalesDuty)) {
-    if (own_thread() % 32 == 0) shared.batch = batch;
-    load_scales(call, shared, batch);
+  float* scratch = dynamic + call.first_vector + batch.vectors * call.vector_stride[batch.phase];
+  if (has_duty<C>(kRowsDuty) || has_duty<C>(kMoreRowsDuty)) {
+    list_rows(call, shared, batch, C::kThreads - 1 - own_thread(), 64);
+    if (threadIdx.x == C::kThreads - 1) {
+      shared.batch = batch;
+      if (C::kFast) list_tiles(call, shared, batch);
+    }
+    if (own_thread() % 32 < kFusedVectors) shared.peak[own_thread() % 32] = 0;
   }
   if (has_duty<C>(kCopyDuty)) prefetch_signs(call, shared, batch);
-  // First every input vector; then the product; then, at the end of down, the slots whose last units the block had.
+  // First every input vector; then the product; then, at the end of down, the slots whose last rows the block had.
   Source source = up ? kToken : kSums;
   int vector = 0;
   int slot = 0;
@@ -43,7 +46,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
   for (;;) {
     int which = vector_base + vector;
     if (multiplied) {
-      if ((slot + 1) * call.matrix[1].units > shared.batch.last) break;
+      if ((slot + 1) * call.matrix[1].rows > shared.batch.last) break;
       which = slot++;
       source = kSums;
     }
@@ -78,7 +81,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     // Every block that needs the slot was here: one alone counts.
-    if (infinite != 0 && shared.batch.begin <= which * call.matrix[1].units) {
+    if (infinite != 0 && shared.batch.begin <= which * call.matrix[1].rows) {
       atomicAdd(call.overflow, static_cast<unsigned long long>(infinite));
     }
     const int stride = call.vector_stride[up ? 0 : 1];
@@ -90,21 +93,29 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     mark(call, shared.batch.phase, kVectorsMade);
-    if (C::kSharedTable) wait_for_copy(&shared.table_ready);
-    __syncthreads();
-    mark(call, shared.batch.phase, kTableLoaded);
-    const uint64_t policy = stream_policy();
-    const int units = shared.batch.end - shared.batch.begin;
-    const UnitList list{shared.units, units, &shared.taken};
-    product<C::kFast>(call.matrix[shared.batch.phase], tables, list, shared.scales, shared.vector_scale, dynamic,
-                      call.partial[shared.batch.phase], policy);
+    auto ready = [&] {
+      if (C::kSharedTable) wait_for_copy(&shared.table_ready);
+      __syncthreads();
+      mark(call, shared.batch.phase, kTableLoaded);
+    };
+    const Hand hand{shared.rows,
+                    shared.row_scales,
+                    shared.tiles,
+                    shared.vector_scale,
+                    dynamic,
+                    scratch,
+                    call.sums[shared.batch.phase] + shared.batch.begin,
+                    shared.batch.end - shared.batch.begin,
+                    shared.tile_count,
+                    stream_policy()};
+    product<C>(call.matrix[shared.batch.phase], tables, hand, ready);
     __syncthreads();
     mark(call, shared.batch.phase, kProductDone);
     if (shared.batch.phase == 0 || shared.batch.end < shared.batch.last) break;
     multiplied = true;
     up = false;  // and nothing that was known before the product is needed after it
     vector = vector_base = 0;
-    slot = call.matrix[1].by_units(shared.batch.share);
+    slot = call.matrix[1].by_rows(shared.batch.share);
   }
   mark(call, shared.batch.phase, kHandedOver);
 }
@@ -116,10 +127,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   if constexpr (C::kSharedTable) return;  // no such chip has the shared memory: plan_shared never chooses this kernel
 #endif
   GLQ_DYNAMIC_SHARED(float, dynamic);
-  GLQ_STATIC_SHARED(FusedShared, shared);
+  FusedShared& shared = *reinterpret_cast<FusedShared*>(dynamic);
   mark(call, call.first_phase, kStarted);
   if (C::kSharedTable && has_duty<C>(kCopyDuty)) {
-    start_copy(dynamic, call.table, 4 * call.table_words, &shared.table_ready);
+    start_copy(dynamic + kSharedFloats, call.table, 4 * call.table_words, &shared.table_ready);
   }
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_arrive();
   if (call.dependent) {
@@ -135,9 +146,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   mark(call, call.first_phase, kSlotsFound);
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_wait();
 
-  const void* table = C::kSharedTable ? static_cast<const void*>(dynamic) : call.table;
-  const unsigned char* base = static_cast<const unsigned char*>(table);
-  Tables tables{base, base + 4 * call.small_word, call.fold_bytes, {}};
+  const uint32_t window = C::kSharedTable ? shared_window(dynamic) : 0;
+  Tables tables{reinterpret_cast<const unsigned char*>(call.table), call.fold_bytes, window, window + call.fold_bytes, {}};
 #pragma unroll
   for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
 #pragma unroll 1
@@ -149,13 +159,13 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
         if (shared.first_slot[t] == shared.first_slot[t + 1]) write_zeros<C>(call, t);
       }
     }
-    const int begin = first_unit(call, m, slots, static_cast<int>(blockIdx.x));
-    const int last = first_unit(call, m, slots, static_cast<int>(blockIdx.x) + 1);
+    const int begin = first_row(call, m, slots, static_cast<int>(blockIdx.x));
+    const int last = first_row(call, m, slots, static_cast<int>(blockIdx.x) + 1);
     if (begin == last) continue;
     Batch batch = next_batch(call, shared, phase, begin, last, begin);
     for (;;) {
       run_batch<C>(call, shared, dynamic, tables, batch);
-      __syncthreads();  // the units are written again
+      __syncthreads();  // the rows are written again
       if (shared.batch.end == shared.batch.last) break;
       batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last, shared.batch.share);
       __syncthreads();  // the batch is written again

@@ -17,20 +17,30 @@ int scratch_floats(const FusedCall& call) {
   return padded(std::max({m[0].rows, m[0].cols, m[1].rows, m[1].cols})) + 1;
 }
 
-// Places vectors and scratch behind the table, when that is in shared memory; false when they do not fit.
-bool plan_shared(FusedCall& call, size_t shared_bytes, bool table_in_shared) {
-  const int scratch = scratch_floats(call);
-  const int64_t floats = (static_cast<int64_t>(shared_bytes) - static_cast<int64_t>(sizeof(FusedShared))) / 4;
-  call.first_vector = table_in_shared ? call.table_words : 0;
-  call.scratch = call.first_vector;
+// Places vectors behind the table, when that is in shared memory, and finds how many rows fit; false when none does.
+bool plan_shared(FusedCall& call, const FusedConfig& config, size_t shared_bytes, bool table_in_shared) {
+  const int threads = table_in_shared ? kThreads : kFallbackThreads;
+  const int64_t floats = static_cast<int64_t>(shared_bytes) / 4;
+  call.first_vector = kSharedFloats + (table_in_shared ? call.table_words : 0);
   call.table_in_shared = table_in_shared;
+  call.shared_floats = 0;
   for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
-    const int columns = round_up(call.matrix[phase].blocks, 32) * 8;
-    const int64_t room = (floats - call.first_vector - scratch - 4) / columns;
+    const FusedMatrix& m = call.matrix[phase];
+    const int columns = round_up(m.blocks, config.fast ? 32 : kChunkBlocks) * 8;
     call.vector_stride[phase] = columns;
-    call.vectors[phase] = static_cast<int>(std::min<int64_t>({room, kFusedVectors, call.tokens * call.top_k}));
-    if (call.vectors[phase] < 1) return false;
-    call.scratch = std::max(call.scratch, call.first_vector + call.vectors[phase] * columns);
+    call.vectors[phase] = 0;
+    for (int v = 1; v <= std::min(kFusedVectors, call.tokens * call.top_k); ++v) {
+      const int64_t room = floats - call.first_vector - v * columns;
+      // Of a row: a sum a stage and part, or the pair sums of all chunks; these in full turns of all threads.
+      const int64_t jobs = room / 4 >= threads ? room / 4 / threads * threads : room / 4;
+      const int64_t rows = std::min<int64_t>(config.fast ? room / (3 * m.stages) : jobs / m.chunks, kFusedRows);
+      if (room < scratch_floats(call) || rows < 1) break;
+      call.vectors[phase] = v;
+      call.rows_fit[phase][v - 1] = static_cast<int>(rows);
+      const int of_rows = static_cast<int>(rows) * (config.fast ? 3 * m.stages : 4 * m.chunks);
+      call.shared_floats = std::max(call.shared_floats, call.first_vector + v * columns + std::max(of_rows, scratch_floats(call)));
+    }
+    if (call.vectors[phase] == 0) return false;
   }
   return true;
 }
@@ -39,13 +49,13 @@ void launch_phases(FusedCall call, int first_phase, int last_phase, const FusedC
                    const LaunchPlan& common, cudaStream_t stream) {
   call.first_phase = first_phase;
   call.last_phase = last_phase;
-  if (!plan_shared(call, limits.shared_bytes, true) && !plan_shared(call, limits.shared_bytes, false)) {
+  if (!plan_shared(call, config, limits.shared_bytes, true) && !plan_shared(call, config, limits.shared_bytes, false)) {
     throw std::runtime_error("a thread block's shared memory does not hold one vector of this layer");
   }
   const Starter start = config.fast ? select_fast(call.table_in_shared) : select_exact(call.table_in_shared);
   LaunchPlan plan = common;
   if (!call.table_in_shared) plan.cluster = 1;
-  plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.scratch + scratch_floats(call));
+  plan.shared_bytes = sizeof(float) * static_cast<size_t>(call.shared_floats);
   start(call, plan, stream);
 }
 
@@ -54,19 +64,17 @@ void launch_phases(FusedCall call, int first_phase, int last_phase, const FusedC
 void launch_fused(const FusedCall& given, const FusedConfig& config, const DeviceLimits& limits, cudaStream_t stream) {
   FusedCall call = given;
   if (call.tokens * call.top_k > kFusedSlots) throw std::runtime_error("too many (token, expert) slots for one launch");
-  if (config.fast) {  // its sums have no prescribed splits; one of 64 blocks needs no more workspace than the matrix's own
-    for (FusedMatrix& m : call.matrix) set_sizes(m, m.rows, m.cols, kFastSplitBlocks);
-  }
-  for (const FusedMatrix& m : call.matrix) {  // costs of units are ints
-    if (static_cast<int64_t>(call.tokens) * call.top_k * (m.rows / 16 + 1) * m.blocks >= int64_t{1} << 31) {
-      throw std::runtime_error("too large a matrix for so many slots");
+  for (const FusedMatrix& m : call.matrix) {
+    if (m.cols > kFusedColumns || static_cast<int64_t>(call.tokens) * call.top_k * m.rows >= int64_t{1} << 31 ||
+        call.experts * m.groups * m.chunks * kGroupRows >= int64_t{1} << 32) {
+      throw std::runtime_error("too large a matrix");
     }
   }
   const Exponents exponents = nibble_exponents();
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);
   LaunchPlan plan;
   plan.blocks = config.blocks > 0 ? config.blocks : limits.multiprocessors;
-  for (FusedMatrix& m : call.matrix) set_units(m);
+  for (FusedMatrix& m : call.matrix) m.by_rows = divide_by(m.rows);
   call.by_top_k = divide_by(call.top_k);
   call.by_thread_blocks = divide_by(plan.blocks);
   call.wide_x = call.element_stride == 1 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && call.token_stride % 8 == 0;

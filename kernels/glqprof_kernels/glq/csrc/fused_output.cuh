@@ -17,11 +17,13 @@ __device__ __forceinline__ void clear_words(float* words, int count, int thread,
 __device__ __forceinline__ void clear_sums(const FusedCall& call, int slot, int thread, int threads) {
 #pragma unroll 1
   for (int phase = 0; phase < 2; ++phase) {
-    const FusedMatrix& m = call.matrix[phase];
-    const int count = m.splits * m.groups * kGroupRows;
-    clear_words(call.partial[phase] + static_cast<int64_t>(slot) * count, count, thread, threads);
+    const int rows = call.matrix[phase].rows;
+    clear_words(call.sums[phase] + static_cast<int64_t>(slot) * rows, rows, thread, threads);
   }
 }
+
+// Expert outputs that are asked for before the first is used.
+constexpr int kLoadsAtOnce = 6;
 
 // A step of a token's sum over its slots.
 template <class C>

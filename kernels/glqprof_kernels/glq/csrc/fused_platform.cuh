@@ -230,6 +230,40 @@ __device__ __forceinline__ uint32_t masked_or(uint32_t word, uint32_t other) {
   return result;
 }
 
+// The dynamic shared memory's address, less what the system keeps before it (1 KiB since sm_80): the bits that tell the blocks
+// of a cluster apart, none of which a place within a block's shared memory has. Elsewhere the kernel ends with an error.
+constexpr uint32_t kReservedShared = 1024;
+__device__ __forceinline__ uint32_t shared_window(const void* dynamic) {
+  const uint32_t window = static_cast<uint32_t>(__cvta_generic_to_shared(dynamic)) - kReservedShared;
+  if ((window & 0xFFFFFFu) != 0) __trap();
+  return window;
+}
+
+// The word `place` (with the window's bits) and PLACE bytes after the start of the dynamic shared memory: an address that takes no
+// instruction of its own.
+template <uint32_t PLACE>
+__device__ __forceinline__ uint32_t shared_word(uint32_t place) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(word) : "r"(place), "n"(PLACE + kReservedShared));
+  return word;
+}
+
+// The same of place - fold where that is not below the window, and then TOTAL less the word; predicates in place of selections.
+template <uint32_t PLACE, uint32_t TOTAL>
+__device__ __forceinline__ uint32_t folded_shared_word(uint32_t place, uint32_t window_fold, uint32_t fold) {
+  uint32_t word;
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .u32 a;\n"
+      "setp.ge.u32 p, %1, %2;\n"
+      "mov.u32 a, %1;\n"
+      "@p sub.u32 a, a, %3;\n"
+      "ld.shared.u32 %0, [a + %5];\n"
+      "@p sub.u32 %0, %4, %0;\n}"
+      : "=&r"(word)
+      : "r"(place), "r"(window_fold), "r"(fold), "n"(TOTAL), "n"(PLACE + kReservedShared));
+  return word;
+}
+
 __device__ __forceinline__ uint32_t swap_halves(uint32_t word) { return __byte_perm(word, 0, 0x1032); }
 
 }  // namespace glq

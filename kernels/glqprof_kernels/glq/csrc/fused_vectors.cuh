@@ -8,24 +8,12 @@ namespace glq {
 
 enum Source : int { kToken = 0, kSums, kActivation };
 
-// y[m] = ((+0 + t_0) + t_1) + ... of a slot, as soon as they are there; +0 for a split that is not there changes nothing.
+// A slot's sums, as soon as they are there.
 __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int slot, int first, float (&v)[kRadix]) {
-  const FusedMatrix& m = call.matrix[phase];
-  const int padded_rows = m.groups * kGroupRows;
-  const float* partial = call.partial[phase] + static_cast<int64_t>(slot) * m.splits * padded_rows + first;
+  uint4 words[2];
+  load_when_there<2, 1>(words, call.sums[phase] + static_cast<int64_t>(slot) * call.matrix[phase].rows + first, 0, 1);
 #pragma unroll
-  for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
-#pragma unroll 1
-  for (int from = 0; from < m.splits; from += kLoadsAtOnce) {
-    uint4 words[2 * kLoadsAtOnce];
-    load_when_there<2, kLoadsAtOnce>(words, partial + static_cast<int64_t>(from) * padded_rows, 4 * padded_rows,
-                                     m.splits - from);
-#pragma unroll
-    for (int q = 0; q < 2 * kLoadsAtOnce; ++q) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) v[q % 2 * 4 + k] = add(v[q % 2 * 4 + k], __uint_as_float(part_of(words[q], k)));
-    }
-  }
+  for (int k = 0; k < kRadix; ++k) v[k] = __uint_as_float(part_of(words[k / 4], k % 4));
 }
 
 __device__ __forceinline__ void load_token(const FusedCall& call, int token, int first, float (&v)[kRadix]) {

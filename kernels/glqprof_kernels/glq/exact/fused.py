@@ -72,7 +72,7 @@ def _words(layer: FusedLayer, matrix: FusedMatrix, stage: int, experts: list[int
     image = layer.table.image.cpu().numpy().view(np.uint32)
     codes = unpack_codes(matrix.codes[stage][experts].cpu(), matrix.rows, matrix.blocks).numpy()
     if matrix.small and stage == 2:
-        return image[layer.table.small_word + codes]
+        return image[codes]
     negated = codes >= layer.table.entries
     words = image[np.where(negated, codes - layer.table.entries, codes)]
     return np.where(negated, np.uint32(NEGATION) - words, words)
