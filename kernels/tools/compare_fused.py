@@ -33,7 +33,7 @@ from glqprof_kernels.glq.workload import MoeWorkload
 DEFAULT = "default"
 WAYS = {
     DEFAULT: {},
-    "cluster 1": {"cluster": 1},
+    "cluster 2": {"cluster": 2},
     "dependent": {"dependent": True},
 }
 OLD_WAYS = {"": {}, ", dependent": {"dependent": True}}
@@ -250,7 +250,7 @@ def main() -> int:
     out = group.out(workload, batches[0])
     chosen = {n: [i for i, one in enumerate(layers) if len(one.up.codes) == n][:6] for n in (2, 3)}
     for fast in (False, True):
-        for label in (DEFAULT, "cluster 1", "dependent", *old):
+        for label in (DEFAULT, "dependent", *old):
             for stages, indices in chosen.items():
                 if (fast, label) not in runners or not indices:
                     continue

@@ -76,6 +76,10 @@ def test_how_it_is_launched_changes_no_byte(config) -> None:
         given = inputs(shape, rows)
         want = call(ops.MoeRun([packed], 8, shape.top_k, "base-regs"), *given)
         for variant in ops.VARIANTS:
+            if config.get("item_rows", 0) > 8 and variant.startswith("quarter"):  # its items hold eight rows
+                with pytest.raises(ValueError, match="quarter"):
+                    call(ops.MoeRun([packed], 8, shape.top_k, variant, **config), *given)
+                continue
             assert same_bits(call(ops.MoeRun([packed], 8, shape.top_k, variant, **config), *given), want), variant
 
 

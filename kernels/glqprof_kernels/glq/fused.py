@@ -229,7 +229,7 @@ CONFIG = {
     "one_launch": True,
     "dependent": False,
     "blocks": 0,
-    "cluster": 2,
+    "cluster": 1,
 }
 """The extension's FusedConfig, by field; ``fast`` comes from the variant."""
 

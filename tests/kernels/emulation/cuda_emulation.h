@@ -502,12 +502,12 @@ inline float2 halves_to_floats(uint32_t word) {
 inline unsigned int cluster_blocks() { return 1; }
 inline void cluster_arrive() {}
 inline void cluster_wait() {}
-inline uint64_t stream_policy() { return 0; }
 inline void start_copy(void* shared, const void* global, int bytes, unsigned long long*) {
   if (threadIdx.x % 32 == 0) std::memcpy(shared, global, static_cast<size_t>(bytes));
 }
 inline void wait_for_copy(unsigned long long*) {}
-inline uint4 load_stream(const uint4* from, uint64_t) { return *from; }
+inline uint32_t part_of(const uint4& v, int k) { return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w; }
+inline uint4 load_codes(const uint4* from) { return *from; }
 
 inline uint4 load_stream(const uint4* from) { return *from; }
 template <typename T>

@@ -20,13 +20,14 @@ namespace glq {
 
 constexpr int kFusedStages = 4;
 constexpr int kFusedSlots = 256;     // (token, expert) slots of one launch; more tokens are more launches
-constexpr int kFusedRows = 192;      // rows that a thread block has in hand at a time, at most
-constexpr int kFusedColumns = 65536;  // of a matrix, at most: the integer sums of a row are ints
+constexpr int kFusedRows = 192;      // rows that a thread block has in hand at a time, at most (exact)
+constexpr int kFusedUnits = 256;     // units that it has in hand at a time (fast)
 constexpr int kFusedVectors = 2;     // input vectors that it holds at a time, at most
 constexpr int kGroupRows = 32;       // rows of a tile of indices
 constexpr int kChunkBlocks = 8;      // blocks of a tile of indices: 16 bytes a row
-constexpr int kTileRows = 16;        // rows of a tensor-core product
+constexpr int kUnitRows = 16;        // rows of a unit: of a tensor-core product (fast)
 constexpr int kSmallEntries = 256;
+constexpr int kFastSplitBlocks = 64;
 
 // n / divisor for 0 <= n < 2^31 by a multiplication: (n * factor) >> (31 + bits), factor = ceil(2^(31 + bits) / divisor) with
 // 2^bits >= divisor, which is exact (Granlund and Montgomery 1994, theorem 4.2).
@@ -61,7 +62,12 @@ struct FusedMatrix {
   int groups;        // ceil(rows / 32)
   int split_blocks;  // blocks of one sum t_q
   int splits;        // ceil(blocks / split_blocks)
-  Divide by_rows;    // set at launch
+  // Set at launch. An item is what thread blocks share out: a row (exact), or a unit of 16 rows x one split (fast).
+  int items;         // of a slot
+  int parts;         // sums a row, one after the other `sum_rows` words on: one (exact), or one a split (fast)
+  int sum_rows;
+  int row_groups;    // of a slot, 16 rows each
+  Divide by_items, by_blocks, by_splits, by_split_blocks, by_row_groups;
 };
 
 // Where a thread block looks at the clock, when asked to.
@@ -93,7 +99,7 @@ struct FusedCall {
   uint16_t* out;  // [tokens, down.rows]
 
   // Workspace of one run object. Between calls all of its words are kMissing.
-  float* sums[2];       // y of each phase's matrix, [slots, rows]
+  float* sums[2];       // of each phase's matrix, [slots, parts, sum_rows]
   void* expert_out;     // [slots, down.rows], fp16 (exact) or fp32 (fast)
 
   unsigned long long* timeline;  // null, or [2 phases, thread blocks, kMarks, 2]: nanoseconds and cycles of each mark
@@ -103,7 +109,7 @@ struct FusedCall {
   int first_vector;     // float index in shared memory of the input vectors; behind them a room for transforms and products
   int vector_stride[2]; // floats from one input vector to the next, in each phase
   int vectors[2];       // how many fit
-  int rows_fit[2][kFusedVectors];  // rows whose pair sums fit behind one vector, behind two
+  int rows_fit[2][kFusedVectors];  // exact: rows whose pair sums fit behind one vector, behind two
   int shared_floats;    // all of the shared memory
   bool table_in_shared;
   bool dependent;       // launched while the kernel before it may still run: wait for it where its results are needed
@@ -119,6 +125,18 @@ inline void set_sizes(FusedMatrix& m, int rows, int cols, int split_blocks) {
   m.splits = (m.blocks + split_blocks - 1) / split_blocks;
 }
 
+inline void set_items(FusedMatrix& m, bool fast) {
+  m.row_groups = (m.rows + kUnitRows - 1) / kUnitRows;
+  m.items = fast ? m.row_groups * m.splits : m.rows;
+  m.parts = fast ? m.splits : 1;
+  m.sum_rows = fast ? m.groups * kGroupRows : m.rows;
+  m.by_items = divide_by(m.items);
+  m.by_blocks = divide_by(m.blocks);
+  m.by_splits = divide_by(m.splits);
+  m.by_split_blocks = divide_by(m.split_blocks);
+  m.by_row_groups = divide_by(m.row_groups);
+}
+
 // Sets the workspace pointers within `base` (256-byte aligned; null only measures) for `slots` slots; returns the bytes. Layers
 // of different sizes may share a workspace: before the first call all of its bytes must be 0xFF.
 inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
@@ -131,7 +149,8 @@ inline size_t carve_workspace(FusedCall& call, char* base, int slots) {
   // A thread block may compute down sums of one slot while another still reads up sums of the next: each has its own.
   for (int phase = 0; phase < 2; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
-    call.sums[phase] = reinterpret_cast<float*>(part(static_cast<size_t>(slots) * m.rows * sizeof(float)));
+    const size_t of_slot = static_cast<size_t>(m.splits) * m.groups * kGroupRows;  // a fast kernel's, which has the most
+    call.sums[phase] = reinterpret_cast<float*>(part(slots * of_slot * sizeof(float)));
   }
   call.expert_out = part(slots * static_cast<size_t>(call.matrix[1].rows) * sizeof(float));
   return used;
@@ -143,7 +162,7 @@ struct FusedConfig {
   bool one_launch = true;  // both phases in one cooperative launch, where the device and the layer allow it
   bool dependent = true;   // two launches: each may start while the one before it runs
   int blocks = 0;     // thread blocks; 0: one a multiprocessor
-  int cluster = 2;    // thread blocks that share one copy of the table (sm_90: 1 or 2; 4 leaves multiprocessors empty)
+  int cluster = 1;    // thread blocks that share one copy of the table (sm_90: 1 or 2; 4 leaves multiprocessors empty)
 };
 
 }  // namespace glq

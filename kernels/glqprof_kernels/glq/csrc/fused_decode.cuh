@@ -53,4 +53,28 @@ __device__ __forceinline__ void unpack_nibbles(uint32_t word, const Exponents& e
   c[7] = nibble_to_float<4>(upper, exponents);
 }
 
+// Where codes are looked up. PLACE of what follows: of a table in shared memory, bytes after the dynamic one's start; < 0: it is in global memory.
+struct Tables {
+  const unsigned char* global;  // the table in global memory; a kernel with it in shared memory does not look
+  uint32_t fold_bytes;
+  uint32_t window;       // of the shared memory; 0 of a table in global memory
+  uint32_t window_fold;  // window + fold_bytes
+  Exponents exponents;
+};
+
+// The eight nibbles of a word's code of the even (0) or odd (1) block: of the big table, or, of a third stage that is SMALL, of
+// the small words behind it.
+template <int PLACE, bool SMALL, int HALF>
+__device__ __forceinline__ uint32_t entry_of(const Tables& tables, int stage, uint32_t word) {
+  const bool small = SMALL && stage == 2;
+  const uint32_t bytes = code_bytes<HALF>(word, tables.window);
+  if constexpr (PLACE >= 0) {
+    if (small) return shared_word<PLACE>(bytes);
+    return folded_shared_word<PLACE, kNegation>(bytes, tables.window_fold, tables.fold_bytes);
+  }
+  const bool negated = !small && bytes >= tables.fold_bytes;
+  const uint32_t entry = *reinterpret_cast<const uint32_t*>(tables.global + (negated ? bytes - tables.fold_bytes : bytes));
+  return negated ? kNegation - entry : entry;
+}
+
 }  // namespace glq

@@ -1,10 +1,9 @@
 // One layer's fused MoE: ids, weights and scalars are read on the device, all (token, expert) slots run at once.
 //
 // Phases: up (input transform of each token, up product) and down (output transform of the up sums, activation, input
-// transform; down product; output transform, the token's experts in top-k order). Every thread block takes an equal number of
-// a phase's rows (of all slots, one after the other), whole ones, so that it hands on a finished sum a row. What stands between
-// the products every block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a
-// vector on. What follows the down product is done by the block that has a slot's last row, after its own products. The phases
+// transform; down product; output transform, the token's experts in top-k order). Every thread block takes an equal part of a
+// phase's items (fused_rows.cuh, fused_units.cuh), of all slots one after the other. What stands between the products every block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a
+// vector on. What follows the down product is done by the block that has a slot's last item, after its own products. The phases
 // are one cooperative launch or two launches.
 //
 // Memory between thread blocks: a word says by itself whether it is there (load_words), so nothing is counted or fenced
@@ -17,27 +16,24 @@
 #pragma once
 
 #include "fused_output.cuh"
+#include "fused_product.cuh"
 #include "fused_vectors.cuh"
 
 namespace glq {
 
 // The batch is read from shared memory after the product again, so that the product has its registers.
 template <class C>
-__device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& shared, float* dynamic, const Tables& tables,
-                                          const Batch& batch) {
+__device__ __forceinline__ void run_batch(const FusedCall& call, typename C::Shared& shared, float* dynamic, const Batch& batch) {
   bool up = batch.phase == 0;
   int vector_base = batch.vector_base;
   float* scratch = dynamic + call.first_vector + batch.vectors * call.vector_stride[batch.phase];
-  if (has_duty<C>(kRowsDuty) || has_duty<C>(kMoreRowsDuty)) {
-    list_rows(call, shared, batch, C::kThreads - 1 - own_thread(), 64);
-    if (threadIdx.x == C::kThreads - 1) {
-      shared.batch = batch;
-      if (C::kFast) list_tiles(call, shared, batch);
-    }
+  if (has_duty<C>(kItemsDuty) || has_duty<C>(kMoreItemsDuty)) {
+    C::Share::prepare(call, shared, batch, C::kThreads - 1 - own_thread());
+    if (threadIdx.x == C::kThreads - 1) shared.batch = batch;
     if (own_thread() % 32 < kFusedVectors) shared.peak[own_thread() % 32] = 0;
   }
   if (has_duty<C>(kCopyDuty)) prefetch_signs(call, shared, batch);
-  // First every input vector; then the product; then, at the end of down, the slots whose last rows the block had.
+  // First every input vector; then the product; then, at the end of down, the slots whose last items the block had.
   Source source = up ? kToken : kSums;
   int vector = 0;
   int slot = 0;
@@ -46,7 +42,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
   for (;;) {
     int which = vector_base + vector;
     if (multiplied) {
-      if ((slot + 1) * call.matrix[1].rows > shared.batch.last) break;
+      if ((slot + 1) * call.matrix[1].items > shared.batch.last) break;
       which = slot++;
       source = kSums;
     }
@@ -59,7 +55,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
         const FusedMatrix& m = call.matrix[multiplied ? 1 : 0];
         prefetch_l1(m.su + static_cast<int64_t>(shared.expert[which]) * m.rows + first);
         if (!multiplied && first < call.matrix[1].cols) prefetch_l1(call.matrix[1].sv + first);
-        load_sums(call, multiplied ? 1 : 0, which, first, v);
+        load_sums<C::kFast ? 6 : 1>(call, multiplied ? 1 : 0, which, first, v);
       } else {
         int of_lane = 0;
         load_activation<C>(call, scratch, shared.expert[which], first, v, of_lane);
@@ -67,7 +63,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       }
     };
     auto meanwhile = [&] {
-      if (!multiplied && vector == 0 && source != kActivation) prefetch_codes<C>(call, shared);
+      if (!multiplied && vector == 0 && source != kActivation) C::Share::prefetch_codes(call, shared);
     };
     fused_hadamard<C::kThreads>(scratch, n, load, meanwhile);
     if (multiplied) {
@@ -81,7 +77,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       continue;
     }
     // Every block that needs the slot was here: one alone counts.
-    if (infinite != 0 && shared.batch.begin <= which * call.matrix[1].rows) {
+    if (infinite != 0 && shared.batch.begin <= which * call.matrix[1].items) {
       atomicAdd(call.overflow, static_cast<unsigned long long>(infinite));
     }
     const int stride = call.vector_stride[up ? 0 : 1];
@@ -98,24 +94,19 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, FusedShared& sh
       __syncthreads();
       mark(call, shared.batch.phase, kTableLoaded);
     };
-    const Hand hand{shared.rows,
-                    shared.row_scales,
-                    shared.tiles,
-                    shared.vector_scale,
-                    dynamic,
-                    scratch,
-                    call.sums[shared.batch.phase] + shared.batch.begin,
-                    shared.batch.end - shared.batch.begin,
-                    shared.tile_count,
-                    stream_policy()};
-    product<C>(call.matrix[shared.batch.phase], tables, hand, ready);
+    // Made here, so that it takes no registers elsewhere.
+    const uint32_t window = C::kSharedTable ? shared_window(dynamic) : 0;
+    Tables tables{reinterpret_cast<const unsigned char*>(call.table), call.fold_bytes, window, window + call.fold_bytes, {}};
+#pragma unroll
+    for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
+    product<C>(call, shared, dynamic, scratch, tables, ready);
     __syncthreads();
     mark(call, shared.batch.phase, kProductDone);
     if (shared.batch.phase == 0 || shared.batch.end < shared.batch.last) break;
     multiplied = true;
     up = false;  // and nothing that was known before the product is needed after it
     vector = vector_base = 0;
-    slot = call.matrix[1].by_rows(shared.batch.share);
+    slot = call.matrix[1].by_items(shared.batch.share);
   }
   mark(call, shared.batch.phase, kHandedOver);
 }
@@ -127,10 +118,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   if constexpr (C::kSharedTable) return;  // no such chip has the shared memory: plan_shared never chooses this kernel
 #endif
   GLQ_DYNAMIC_SHARED(float, dynamic);
-  FusedShared& shared = *reinterpret_cast<FusedShared*>(dynamic);
+  auto& shared = *reinterpret_cast<typename C::Shared*>(dynamic);
   mark(call, call.first_phase, kStarted);
   if (C::kSharedTable && has_duty<C>(kCopyDuty)) {
-    start_copy(dynamic + kSharedFloats, call.table, 4 * call.table_words, &shared.table_ready);
+    start_copy(dynamic + C::kTable, call.table, 4 * call.table_words, &shared.table_ready);
   }
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_arrive();
   if (call.dependent) {
@@ -146,10 +137,6 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
   mark(call, call.first_phase, kSlotsFound);
   if (C::kSharedTable && cluster_blocks() > 1 && !has_duty<C>(kCopyDuty)) cluster_wait();
 
-  const uint32_t window = C::kSharedTable ? shared_window(dynamic) : 0;
-  Tables tables{reinterpret_cast<const unsigned char*>(call.table), call.fold_bytes, window, window + call.fold_bytes, {}};
-#pragma unroll
-  for (int k = 0; k < 5; ++k) tables.exponents.at[k] = call.exponents[k];
 #pragma unroll 1
   for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
     const FusedMatrix& m = call.matrix[phase];
@@ -159,15 +146,15 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
         if (shared.first_slot[t] == shared.first_slot[t + 1]) write_zeros<C>(call, t);
       }
     }
-    const int begin = first_row(call, m, slots, static_cast<int>(blockIdx.x));
-    const int last = first_row(call, m, slots, static_cast<int>(blockIdx.x) + 1);
+    const int begin = C::Share::first_item(call, m, slots, static_cast<int>(blockIdx.x));
+    const int last = C::Share::first_item(call, m, slots, static_cast<int>(blockIdx.x) + 1);
     if (begin == last) continue;
-    Batch batch = next_batch(call, shared, phase, begin, last, begin);
+    Batch batch = C::Share::next_batch(call, shared, phase, begin, last, begin);
     for (;;) {
-      run_batch<C>(call, shared, dynamic, tables, batch);
-      __syncthreads();  // the rows are written again
+      run_batch<C>(call, shared, dynamic, batch);
+      __syncthreads();  // the items are written again
       if (shared.batch.end == shared.batch.last) break;
-      batch = next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last, shared.batch.share);
+      batch = C::Share::next_batch(call, shared, shared.batch.phase, shared.batch.end, shared.batch.last, shared.batch.share);
       __syncthreads();  // the batch is written again
     }
     phase = shared.batch.phase;  // read again, like the batch

@@ -21,7 +21,8 @@ int scratch_floats(const FusedCall& call) {
 bool plan_shared(FusedCall& call, const FusedConfig& config, size_t shared_bytes, bool table_in_shared) {
   const int threads = table_in_shared ? kThreads : kFallbackThreads;
   const int64_t floats = static_cast<int64_t>(shared_bytes) / 4;
-  call.first_vector = kSharedFloats + (table_in_shared ? call.table_words : 0);
+  const int before = config.fast ? kSharedFloats<UnitItems> : kSharedFloats<RowItems>;
+  call.first_vector = before + (table_in_shared ? call.table_words : 0);
   call.table_in_shared = table_in_shared;
   call.shared_floats = 0;
   for (int phase = call.first_phase; phase <= call.last_phase; ++phase) {
@@ -31,13 +32,13 @@ bool plan_shared(FusedCall& call, const FusedConfig& config, size_t shared_bytes
     call.vectors[phase] = 0;
     for (int v = 1; v <= std::min(kFusedVectors, call.tokens * call.top_k); ++v) {
       const int64_t room = floats - call.first_vector - v * columns;
-      // Of a row: a sum a stage and part, or the pair sums of all chunks; these in full turns of all threads.
+      // Exact: the pair sums of all chunks of a row, in full turns of all threads.
       const int64_t jobs = room / 4 >= threads ? room / 4 / threads * threads : room / 4;
-      const int64_t rows = std::min<int64_t>(config.fast ? room / (3 * m.stages) : jobs / m.chunks, kFusedRows);
-      if (room < scratch_floats(call) || rows < 1) break;
+      const int64_t rows = std::min<int64_t>(jobs / m.chunks, kFusedRows);
+      if (room < scratch_floats(call) || (rows < 1 && !config.fast)) break;
       call.vectors[phase] = v;
       call.rows_fit[phase][v - 1] = static_cast<int>(rows);
-      const int of_rows = static_cast<int>(rows) * (config.fast ? 3 * m.stages : 4 * m.chunks);
+      const int of_rows = config.fast ? 0 : static_cast<int>(rows) * 4 * m.chunks;
       call.shared_floats = std::max(call.shared_floats, call.first_vector + v * columns + std::max(of_rows, scratch_floats(call)));
     }
     if (call.vectors[phase] == 0) return false;
@@ -65,16 +66,20 @@ void launch_fused(const FusedCall& given, const FusedConfig& config, const Devic
   FusedCall call = given;
   if (call.tokens * call.top_k > kFusedSlots) throw std::runtime_error("too many (token, expert) slots for one launch");
   for (const FusedMatrix& m : call.matrix) {
-    if (m.cols > kFusedColumns || static_cast<int64_t>(call.tokens) * call.top_k * m.rows >= int64_t{1} << 31 ||
+    // Costs of units are ints, places of codes 32 bits.
+    if (static_cast<int64_t>(call.tokens) * call.top_k * (m.rows / kUnitRows + 1) * m.blocks >= int64_t{1} << 31 ||
         call.experts * m.groups * m.chunks * kGroupRows >= int64_t{1} << 32) {
-      throw std::runtime_error("too large a matrix");
+      throw std::runtime_error("too large a matrix for so many slots");
     }
   }
   const Exponents exponents = nibble_exponents();
   std::copy(std::begin(exponents.at), std::end(exponents.at), call.exponents);
   LaunchPlan plan;
   plan.blocks = config.blocks > 0 ? config.blocks : limits.multiprocessors;
-  for (FusedMatrix& m : call.matrix) m.by_rows = divide_by(m.rows);
+  if (config.fast) {  // its sums have no prescribed splits; one of 64 blocks needs no more workspace than the matrix's own
+    for (FusedMatrix& m : call.matrix) set_sizes(m, m.rows, m.cols, kFastSplitBlocks);
+  }
+  for (FusedMatrix& m : call.matrix) set_items(m, config.fast);
   call.by_top_k = divide_by(call.top_k);
   call.by_thread_blocks = divide_by(plan.blocks);
   call.wide_x = call.element_stride == 1 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && call.token_stride % 8 == 0;

@@ -17,8 +17,8 @@ __device__ __forceinline__ void clear_words(float* words, int count, int thread,
 __device__ __forceinline__ void clear_sums(const FusedCall& call, int slot, int thread, int threads) {
 #pragma unroll 1
   for (int phase = 0; phase < 2; ++phase) {
-    const int rows = call.matrix[phase].rows;
-    clear_words(call.sums[phase] + static_cast<int64_t>(slot) * rows, rows, thread, threads);
+    const int count = call.matrix[phase].parts * call.matrix[phase].sum_rows;
+    clear_words(call.sums[phase] + static_cast<int64_t>(slot) * count, count, thread, threads);
   }
 }
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ void add_weighted(float (&sum)[8], float weight, cons
 // Eight elements of the sum over a token's slots but the last, in top-k order, as soon as they are there; each word is read
 // here alone, and cleared.
 template <class C>
-__device__ __forceinline__ void add_others(const FusedCall& call, const FusedShared& shared, int token, int first,
+__device__ __forceinline__ void add_others(const FusedCall& call, const Slots& shared, int token, int first,
                                            float (&sum)[8]) {
   const int n = call.matrix[1].rows;
   const int last = shared.first_slot[token + 1] - 1;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void write_zeros(const FusedCall& call, int token) {
 // Output transform's end of a slot; the block that has a token's last slot adds the token's slots up. Whoever has seen all down
 // sums of a slot knows that every reader of its up sums is done with them, and clears both.
 template <class C>
-__device__ __forceinline__ void finish_slot(const FusedCall& call, FusedShared& shared, const float* data, int slot) {
+__device__ __forceinline__ void finish_slot(const FusedCall& call, Slots& shared, const float* data, int slot) {
   const FusedMatrix& m = call.matrix[1];
   const uint16_t* su = m.su + static_cast<int64_t>(shared.expert[slot]) * m.rows;
   const int token = shared.token[slot];

@@ -34,15 +34,10 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-// How long L2 should keep lines: what every layer reads, or what is read once.
+// L2 should keep these lines: every layer reads them.
 __device__ __forceinline__ uint64_t keep_policy() {
   uint64_t policy = 0;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ __forceinline__ uint64_t stream_policy() {
-  uint64_t policy = 0;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -117,15 +112,9 @@ __device__ __forceinline__ void wait_for_copy(unsigned long long* ready) {
 #endif
 }
 
-// Read once: not kept in L1.
-__device__ __forceinline__ uint4 load_stream(const uint4* from, uint64_t policy) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from), "l"(policy));
-  return v;
-}
+__device__ __forceinline__ uint32_t part_of(const uint4& v, int k) { return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w; }
 
+// Read once: not kept in L1.
 __device__ __forceinline__ uint4 load_stream(const uint4* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -133,6 +122,28 @@ __device__ __forceinline__ uint4 load_stream(const uint4* from) {
                : "l"(from));
   return v;
 }
+
+// Read once: not kept in L1, and the first that L2 gives up. On sm_90 the policy is a constant, which takes no registers: what
+// createpolicy.fractional.L2::evict_first gives there for all lines.
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
+#define GLQ_STREAM "ld.global.nc.L1::no_allocate.L2::cache_hint"
+#define GLQ_STREAM_POLICY , "l"(0x12F0000000000000ull)
+#define GLQ_STREAM_HINT(n) ", %" #n
+#else
+#define GLQ_STREAM "ld.global.nc.L1::no_allocate"
+#define GLQ_STREAM_POLICY
+#define GLQ_STREAM_HINT(n)
+#endif
+__device__ __forceinline__ uint4 load_codes(const uint4* from) {
+  uint4 v;
+  asm volatile(GLQ_STREAM ".v4.u32 {%0, %1, %2, %3}, [%4]" GLQ_STREAM_HINT(5) ";"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from) GLQ_STREAM_POLICY);
+  return v;
+}
+#undef GLQ_STREAM
+#undef GLQ_STREAM_POLICY
+#undef GLQ_STREAM_HINT
 
 // Written by other thread blocks of this launch: L1 is passed by.
 __device__ __forceinline__ float4 load_coherent(const float4* from) { return __ldcg(from); }

@@ -1,4 +1,4 @@
-// What lies in a thread block's shared memory: its slots and the rows it has in hand, the table, input vectors, and a room that
+// What lies in a thread block's shared memory: its slots and the items it has in hand, the table, input vectors, and a room that
 // the transform and the product use in turn.
 #pragma once
 
@@ -7,28 +7,10 @@
 
 namespace glq {
 
-constexpr int kFusedTiles = 40;  // of rows in hand: kFusedRows / 16, and one more a slot, which has eight rows or more
-
-// One row in hand.
-struct alignas(16) Row {
-  uint32_t code;   // its first chunk, in 16-byte units from the start of the codes
-  int x;           // float index of its input vector
-  float scale[2];  // r of stages 2 and 3
-};
-struct alignas(8) RowScale {
-  float scale;  // wscale
-  float fourth; // r of stage 4
-};
-
-// Rows of one input vector, for the tensor cores.
-struct Tile {
-  int row;  // the first
-  int rows; // 16 at most
-};
-
-// The rows in hand of a thread block: those whose input vectors and pair sums it has room for.
+// The items in hand of a thread block: those whose input vectors, and what else a product needs, it has room for. An item is
+// what blocks share out: a row (exact), or rows x one split (fast).
 struct Batch {
-  int begin, end;           // of the phase's rows, numbered by slot, then row
+  int begin, end;           // of the phase's items, numbered by slot, then row
   int first_slot, end_slot;
   int vector_base;          // token (up) or slot (down) of the first input vector
   int vectors;
@@ -37,13 +19,9 @@ struct Batch {
   int share;                // its begin
 };
 
-// A launch's slots that take part, in (token, top-k) order, and the rows in hand. It lies before the table, at a place that
-// the compiler knows.
-struct FusedShared {
-  Row rows[kFusedRows];
-  RowScale row_scales[kFusedRows];
-  Tile tiles[kFusedTiles];
-  int tile_count;
+// A launch's slots that take part, in (token, top-k) order, and the batch in hand. It lies before the table, at a place that the
+// compiler knows.
+struct Slots {
   Batch batch;
   float weight[kFusedSlots];
   int token[kFusedSlots];
@@ -54,7 +32,18 @@ struct FusedShared {
   unsigned long long table_ready;
   int warp_slots[kFusedSlots / 32];
 };
-constexpr int kSharedFloats = (sizeof(FusedShared) + 127) / 128 * 32;  // of the dynamic shared memory, before the table
-constexpr uint32_t kTablePlace = 4 * kSharedFloats;
+
+template <class Items>
+struct FusedShared : Slots {
+  Items items;
+};
+
+// Floats before the table.
+template <class Items>
+constexpr int kSharedFloats = (sizeof(FusedShared<Items>) + 127) / 128 * 32;
+
+__device__ __forceinline__ int vector_of(const Slots& shared, int phase, int slot) {
+  return phase == 0 ? shared.token[slot] : slot;
+}
 
 }  // namespace glq

@@ -8,12 +8,24 @@ namespace glq {
 
 enum Source : int { kToken = 0, kSums, kActivation };
 
-// A slot's sums, as soon as they are there.
+// A slot's sums ((+0 + part 0) + part 1) + ..., as soon as they are there. AT_ONCE: parts that are asked for before the first is used;
+// +0 for a part that is not there changes nothing.
+template <int AT_ONCE>
 __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int slot, int first, float (&v)[kRadix]) {
-  uint4 words[2];
-  load_when_there<2, 1>(words, call.sums[phase] + static_cast<int64_t>(slot) * call.matrix[phase].rows + first, 0, 1);
+  const FusedMatrix& m = call.matrix[phase];
+  const float* sums = call.sums[phase] + static_cast<int64_t>(slot) * m.parts * m.sum_rows + first;
 #pragma unroll
-  for (int k = 0; k < kRadix; ++k) v[k] = __uint_as_float(part_of(words[k / 4], k % 4));
+  for (int k = 0; k < kRadix; ++k) v[k] = 0.0f;
+#pragma unroll 1
+  for (int from = 0; from < m.parts; from += AT_ONCE) {
+    uint4 words[2 * AT_ONCE];
+    load_when_there<2, AT_ONCE>(words, sums + static_cast<int64_t>(from) * m.sum_rows, 4 * m.sum_rows, m.parts - from);
+#pragma unroll
+    for (int q = 0; q < 2 * AT_ONCE; ++q) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) v[q % 2 * 4 + k] = add(v[q % 2 * 4 + k], __uint_as_float(part_of(words[q], k)));
+    }
+  }
 }
 
 __device__ __forceinline__ void load_token(const FusedCall& call, int token, int first, float (&v)[kRadix]) {
@@ -68,7 +80,7 @@ __device__ __forceinline__ void scaled_values(const float* data, int n, int firs
 // Fast: fixed point. 2^k < 2^22 / largest magnitude; the integer in three signed bytes, highest first, and a zero; for each
 // block a part's coordinates 0, 2, 4, 6 and 1, 3, 5, 7; blocks ordered within 32 as fast_product reads them.
 template <class C>
-__device__ __forceinline__ void store_vector(FusedShared& shared, const float* data, int n, float* vector, int stride,
+__device__ __forceinline__ void store_vector(Slots& shared, const float* data, int n, float* vector, int stride,
                                              int index) {
   if (!C::kFast) {
 #pragma unroll 1
