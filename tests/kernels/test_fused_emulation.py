@@ -202,7 +202,11 @@ def test_layers_of_several_sizes_share_a_workspace(emulated_fused) -> None:
         ("fused_transform.cuh", "  } while (missing && (looks++ == 0 || keep_waiting()));", "  } while (false);"),
         ("fused_transform.cuh", "      words[q] = load_words(bytes + q / PARTS * apart + q % PARTS * 16);\n", ""),
         ("fused_exact_product.cuh", "  __syncthreads();\n  chain_pairs", "  chain_pairs"),
-        ("fused_exact_product.cuh", "  }\n  __syncthreads();\n#pragma unroll 1\n  for (int row", "  }\n#pragma unroll 1\n  for (int row"),
+        (
+            "fused_exact_product.cuh",
+            "  }\n  __syncthreads();\n#pragma unroll 1\n  for (int row",
+            "  }\n#pragma unroll 1\n  for (int row",
+        ),
         ("fused_kernel.cuh", "by_items(shared.batch.share)", "by_items(shared.batch.begin)"),
         ("fused_kernel.cuh", "shared.first_slot[t] == shared.first_slot[t + 1]", "false"),
         ("fused_kernel.cuh", "shared.batch.end, shared.batch.last,", "shared.batch.end + 1, shared.batch.last,"),
