@@ -68,3 +68,13 @@ def test_scales_that_are_not_finite_are_refused() -> None:
     layer.down.present_scales()[1][1] = float("inf")
     with pytest.raises(ValueError, match="need finite scales; those of down are not"):
         fused.pack_layer(layer)
+
+
+def test_a_small_codebook_beside_too_large_a_one_is_refused() -> None:
+    """Small words follow the big ones, and a code has 16 bits."""
+    steps = torch.arange(-5, 6) / 2  # no vector's opposite is here: the first coordinate is positive
+    rest = torch.cartesian_prod(*[steps] * 5)[:65_400]
+    big = torch.cat([torch.full((65_400, 1), 0.5), rest, torch.zeros(65_400, 2)], dim=1)
+    with pytest.raises(ValueError, match="65400 words and a small one 256; codes name 65536"):
+        fused.make_table([big], torch.zeros(256, 8), "cpu")
+    assert fused.make_table([big], None, "cpu").entries == 65_400

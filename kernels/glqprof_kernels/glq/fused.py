@@ -5,7 +5,8 @@ a layer but a small third stage's become one *big table* that holds one of v and
 whose negation is in a codebook too, entries P to T-1 of the others. Code i < T is entry i, code T + i the negated entry
 i < P: at most 65,536 codes. The generated codebook has P = 28,440 and T = 37,096: 148,384 bytes.
 
-**The table image** is ``[big words, padded to 4][256 small words]``, int32.
+**The table image** is ``[big words, padded to 4][256 small words]``, int32. A small third stage's codes
+are places in it.
 
 **Indices**: per stage ``[experts, ceil(rows/32), ceil(blocks/8), 32 rows, 4]`` int32, rows and blocks padded with code
 0. A word holds the codes of an even block and of the odd one after it, ``rotate_left(even | odd << 16, 2)``: a mask

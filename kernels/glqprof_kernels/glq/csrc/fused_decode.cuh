@@ -53,7 +53,8 @@ __device__ __forceinline__ void unpack_nibbles(uint32_t word, const Exponents& e
   c[7] = nibble_to_float<4>(upper, exponents);
 }
 
-// Where codes are looked up. PLACE of what follows: of a table in shared memory, bytes after the dynamic one's start; < 0: it is in global memory.
+// Where codes are looked up. PLACE, of what follows: where a table in shared memory begins, in bytes from the start of the
+// dynamic one; below 0: the table is in global memory.
 struct Tables {
   const unsigned char* global;  // the table in global memory; a kernel with it in shared memory does not look
   uint32_t fold_bytes;

@@ -17,18 +17,18 @@ struct alignas(16) Row {
   float scale[2];  // r of stages 2 and 3
 };
 struct alignas(8) RowScale {
-  float scale;  // wscale
-  float fourth; // r of stage 4
+  float scale;   // wscale
+  float fourth;  // r of stage 4
 };
 
 // What a product works on, besides the matrix.
 struct RowsInHand {
   const Row* rows;
   const RowScale* scales;
-  const float* dynamic;    // shared memory, for Row::x
-  float* room;             // for pair sums
-  float* sums;             // of the first row in hand, in global memory
-  int count;               // of rows
+  const float* dynamic;  // shared memory, for Row::x
+  float* room;           // for pair sums
+  float* sums;           // of the first row in hand, in global memory
+  int count;             // of rows
 };
 
 // STAGES of the matrix; SMALL: the third reads the small table.

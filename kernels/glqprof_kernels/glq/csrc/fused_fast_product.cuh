@@ -19,7 +19,7 @@ struct alignas(16) Unit {
   int blocks;     // in the split
   int slot;
   int vector;
-  int rows;       // 16, less at a matrix's end
+  int rows;  // 16, less at a matrix's end
 };
 
 // Where a warp's next unit comes from.

@@ -2,9 +2,10 @@
 //
 // Phases: up (input transform of each token, up product) and down (output transform of the up sums, activation, input
 // transform; down product; output transform, the token's experts in top-k order). Every thread block takes an equal part of a
-// phase's items (fused_rows.cuh, fused_units.cuh), of all slots one after the other. What stands between the products every block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a
-// vector on. What follows the down product is done by the block that has a slot's last item, after its own products. The phases
-// are one cooperative launch or two launches.
+// phase's items (fused_rows.cuh, fused_units.cuh), of all slots one after the other. What stands between the products every
+// block makes for itself, of the slots that it needs: reading a slot's sums from L2 costs less than handing a vector on. What
+// follows the down product is done by the block that has a slot's last item, after its own products. The phases are one
+// cooperative launch or two launches.
 //
 // Memory between thread blocks: a word says by itself whether it is there (load_words), so nothing is counted or fenced
 // before it is read. The block that finishes a slot clears all of its sums, for every reader of them is done then. Down waits
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) glq_fused_kernel(const GLQ_KER
     if (call.first_phase == 0) wait_for_previous_kernel();
   }
   // A kernel that was launched to start early takes each multiprocessor as this one leaves it, and waits there for the end of
-  // all of it before it touches more than constants. On sm_90 none fits beside a block of this one, which has every register.
+  // all of it before it touches more than constants. On sm_90 few fit beside a block of this one, which has nearly all shared memory.
   let_next_kernel_start();
   mark(call, call.first_phase, kPreviousDone);
   find_slots<C>(call, shared);

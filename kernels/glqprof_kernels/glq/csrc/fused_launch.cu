@@ -39,7 +39,8 @@ bool plan_shared(FusedCall& call, const FusedConfig& config, size_t shared_bytes
       call.vectors[phase] = v;
       call.rows_fit[phase][v - 1] = static_cast<int>(rows);
       const int of_rows = config.fast ? 0 : static_cast<int>(rows) * 4 * m.chunks;
-      call.shared_floats = std::max(call.shared_floats, call.first_vector + v * columns + std::max(of_rows, scratch_floats(call)));
+      const int floats_used = call.first_vector + v * columns + std::max(of_rows, scratch_floats(call));
+      call.shared_floats = std::max(call.shared_floats, floats_used);
     }
     if (call.vectors[phase] == 0) return false;
   }

@@ -250,8 +250,8 @@ __device__ __forceinline__ uint32_t shared_window(const void* dynamic) {
   return window;
 }
 
-// The word `place` (with the window's bits) and PLACE bytes after the start of the dynamic shared memory: an address that takes no
-// instruction of its own.
+// The word `place` (with the window's bits) and PLACE bytes after the start of the dynamic shared memory: an address that
+// takes no instruction of its own.
 template <uint32_t PLACE>
 __device__ __forceinline__ uint32_t shared_word(uint32_t place) {
   uint32_t word;

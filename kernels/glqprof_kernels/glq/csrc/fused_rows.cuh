@@ -15,7 +15,7 @@ struct RowShare {
   using Items = RowItems;
 
   static __device__ __forceinline__ Batch next_batch(const FusedCall& call, const Slots& shared, int phase, int begin, int last,
-                                              int share) {
+                                                     int share) {
     const FusedMatrix& m = call.matrix[phase];
     Batch batch;
     batch.phase = phase;
@@ -51,8 +51,8 @@ struct RowShare {
   }
 
   // By two warps: where the rows in hand lie, and their scales.
-  static __device__ __forceinline__ void list_rows(const FusedCall& call, FusedShared<RowItems>& shared, const Batch& batch, int thread,
-                                            int threads) {
+  static __device__ __forceinline__ void list_rows(const FusedCall& call, FusedShared<RowItems>& shared, const Batch& batch,
+                                                   int thread, int threads) {
     const FusedMatrix& m = call.matrix[batch.phase];
 #pragma unroll 1
     for (int i = thread; i < batch.end - batch.begin; i += threads) {
@@ -72,7 +72,8 @@ struct RowShare {
   }
 
   // By the last two warps, for the product.
-  static __device__ __forceinline__ void prepare(const FusedCall& call, FusedShared<RowItems>& shared, const Batch& batch, int thread) {
+  static __device__ __forceinline__ void prepare(const FusedCall& call, FusedShared<RowItems>& shared, const Batch& batch,
+                                                 int thread) {
     list_rows(call, shared, batch, thread, 64);
   }
 
@@ -90,10 +91,10 @@ struct RowShare {
   }
 
   template <int STAGES, bool SMALL, class C, typename Ready>
-  static __device__ __forceinline__ void multiply(const FusedCall& call, FusedShared<RowItems>& shared, const float* dynamic, float* room,
-                                           const Tables& tables, Ready ready) {
+  static __device__ __forceinline__ void multiply(const FusedCall& call, FusedShared<RowItems>& shared, const float* dynamic,
+                                                  float* room, const Tables& tables, Ready ready) {
     const Batch& batch = shared.batch;
-    const RowsInHand hand{shared.items.rows, shared.items.scales, dynamic, room, call.sums[batch.phase] + batch.begin,
+    const RowsInHand hand{shared.items.rows,      shared.items.scales, dynamic, room, call.sums[batch.phase] + batch.begin,
                           batch.end - batch.begin};
     exact_product<STAGES, SMALL, C>(call.matrix[batch.phase], tables, hand, ready);
   }

@@ -1,5 +1,5 @@
-// What lies in a thread block's shared memory: its slots and the items it has in hand, the table, input vectors, and a room that
-// the transform and the product use in turn.
+// What lies in a thread block's shared memory: its slots and the items it has in hand, the table, input vectors, and a room
+// that the transform and the product use in turn.
 #pragma once
 
 #include "fused_call.h"
@@ -10,17 +10,17 @@ namespace glq {
 // The items in hand of a thread block: those whose input vectors, and what else a product needs, it has room for. An item is
 // what blocks share out: a row (exact), or rows x one split (fast).
 struct Batch {
-  int begin, end;           // of the phase's items, numbered by slot, then row
+  int begin, end;  // of the phase's items, numbered by slot, then row
   int first_slot, end_slot;
-  int vector_base;          // token (up) or slot (down) of the first input vector
+  int vector_base;  // token (up) or slot (down) of the first input vector
   int vectors;
   int phase;
-  int last;                 // end of the block's part of the phase
-  int share;                // its begin
+  int last;   // end of the block's part of the phase
+  int share;  // its begin
 };
 
-// A launch's slots that take part, in (token, top-k) order, and the batch in hand. It lies before the table, at a place that the
-// compiler knows.
+// A launch's slots that take part, in (token, top-k) order, and the batch in hand. It lies before the table, at a place that
+// the compiler knows.
 struct Slots {
   Batch batch;
   float weight[kFusedSlots];

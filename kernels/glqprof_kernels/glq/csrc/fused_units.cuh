@@ -16,7 +16,7 @@ struct UnitShare {
   using Items = UnitItems;
 
   static __device__ __forceinline__ Batch next_batch(const FusedCall& call, const Slots& shared, int phase, int begin, int last,
-                                              int share) {
+                                                     int share) {
     const FusedMatrix& m = call.matrix[phase];
     Batch batch;
     batch.phase = phase;
@@ -43,7 +43,8 @@ struct UnitShare {
   }
 
   // By one warp: the batch's units. Full ones come first in the list: the short ones, of a last split, even out the end.
-  static __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared<UnitItems>& shared, const Batch& batch, int warps) {
+  static __device__ __forceinline__ void list_units(const FusedCall& call, FusedShared<UnitItems>& shared, const Batch& batch,
+                                                    int warps) {
     const int phase = batch.phase;
     const FusedMatrix& m = call.matrix[phase];
     const int lane = own_thread() % 32;
@@ -75,18 +76,21 @@ struct UnitShare {
   }
 
   // By one warp: the scales of the batch's slots.
-  static __device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared<UnitItems>& shared, const Batch& batch) {
+  static __device__ __forceinline__ void load_scales(const FusedCall& call, FusedShared<UnitItems>& shared,
+                                                     const Batch& batch) {
     const int lane = own_thread() % 32;
     const FusedMatrix& m = call.matrix[batch.phase];
 #pragma unroll 1
     for (int slot = batch.first_slot + lane; slot < batch.end_slot; slot += 32) {
 #pragma unroll
-      for (int s = 0; s < kFusedStages; ++s) shared.items.scales[slot][s] = s < m.stages ? m.scale[s][shared.expert[slot]] : 0.0f;
+      for (int s = 0; s < kFusedStages; ++s)
+        shared.items.scales[slot][s] = s < m.stages ? m.scale[s][shared.expert[slot]] : 0.0f;
     }
   }
 
   // By the last two warps, for the product.
-  static __device__ __forceinline__ void prepare(const FusedCall& call, FusedShared<UnitItems>& shared, const Batch& batch, int thread) {
+  static __device__ __forceinline__ void prepare(const FusedCall& call, FusedShared<UnitItems>& shared, const Batch& batch,
+                                                 int thread) {
     if (thread < 32) {
       list_units(call, shared, batch, static_cast<int>(blockDim.x) / 32);
     } else {
@@ -114,8 +118,8 @@ struct UnitShare {
   }
 
   template <int STAGES, bool SMALL, class C, typename Ready>
-  static __device__ __forceinline__ void multiply(const FusedCall& call, FusedShared<UnitItems>& shared, const float* dynamic, float*,
-                                           const Tables& tables, Ready ready) {
+  static __device__ __forceinline__ void multiply(const FusedCall& call, FusedShared<UnitItems>& shared, const float* dynamic,
+                                                  float*, const Tables& tables, Ready ready) {
     const Batch& batch = shared.batch;
     const UnitList list{shared.items.units, batch.end - batch.begin, &shared.items.taken};
     fast_product<STAGES, SMALL, C>(call.matrix[batch.phase], tables, list, shared.items.scales, shared.vector_scale, dynamic,

@@ -8,8 +8,8 @@ namespace glq {
 
 enum Source : int { kToken = 0, kSums, kActivation };
 
-// A slot's sums ((+0 + part 0) + part 1) + ..., as soon as they are there. AT_ONCE: parts that are asked for before the first is used;
-// +0 for a part that is not there changes nothing.
+// A slot's sums ((+0 + part 0) + part 1) + ..., as soon as they are there. AT_ONCE: parts that are asked for before the first
+// is used; +0 for a part that is not there changes nothing.
 template <int AT_ONCE>
 __device__ __forceinline__ void load_sums(const FusedCall& call, int phase, int slot, int first, float (&v)[kRadix]) {
   const FusedMatrix& m = call.matrix[phase];
