@@ -24,7 +24,7 @@ SHAPES = [
     Geometry("glm-16", 4096, 2048, 16, 8, 1, "swiglu", 10.0),
 ]
 SMALL = SHAPES[:3]
-LAUNCHES = ({}, {"one_launch": False}, {"one_launch": False, "dependent": True})
+LAUNCHES = ({}, {"cluster": 2}, {"one_launch": False}, {"one_launch": False, "dependent": True})
 
 
 def setup(shape: Geometry, stages: int, split_blocks: int = 64):

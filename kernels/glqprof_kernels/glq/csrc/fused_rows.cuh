@@ -17,13 +17,7 @@ struct RowShare {
   static __device__ __forceinline__ Batch next_batch(const FusedCall& call, const Slots& shared, int phase, int begin, int last,
                                                      int share) {
     const FusedMatrix& m = call.matrix[phase];
-    Batch batch;
-    batch.phase = phase;
-    batch.begin = begin;
-    batch.last = last;
-    batch.share = share;
-    batch.first_slot = m.by_items(begin);
-    batch.vector_base = vector_of(shared, phase, batch.first_slot);
+    Batch batch = batch_from(m, shared, phase, begin, last, share);
     batch.end = min(last, begin + call.rows_fit[phase][0]);
     batch.vectors = 1;
     if (vector_of(shared, phase, m.by_items(batch.end - 1)) != batch.vector_base) {

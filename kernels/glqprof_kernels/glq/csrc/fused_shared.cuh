@@ -46,4 +46,17 @@ __device__ __forceinline__ int vector_of(const Slots& shared, int phase, int slo
   return phase == 0 ? shared.token[slot] : slot;
 }
 
+// A batch that begins at an item; its end is the share's to find.
+__device__ __forceinline__ Batch batch_from(const FusedMatrix& m, const Slots& shared, int phase, int begin, int last,
+                                            int share) {
+  Batch batch;
+  batch.phase = phase;
+  batch.begin = begin;
+  batch.last = last;
+  batch.share = share;
+  batch.first_slot = m.by_items(begin);
+  batch.vector_base = vector_of(shared, phase, batch.first_slot);
+  return batch;
+}
+
 }  // namespace glq

@@ -18,13 +18,7 @@ struct UnitShare {
   static __device__ __forceinline__ Batch next_batch(const FusedCall& call, const Slots& shared, int phase, int begin, int last,
                                                      int share) {
     const FusedMatrix& m = call.matrix[phase];
-    Batch batch;
-    batch.phase = phase;
-    batch.begin = begin;
-    batch.last = last;
-    batch.share = share;
-    batch.first_slot = m.by_items(begin);
-    batch.vector_base = vector_of(shared, phase, batch.first_slot);
+    Batch batch = batch_from(m, shared, phase, begin, last, share);
     const int most = min(last, begin + kFusedUnits);
     batch.end_slot = m.by_items(most - 1) + 1;
     while (vector_of(shared, phase, batch.end_slot - 1) - batch.vector_base >= call.vectors[phase]) --batch.end_slot;
