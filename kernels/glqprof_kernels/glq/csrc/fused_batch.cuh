@@ -17,7 +17,7 @@ enum Duty : int { kItemsDuty = 1, kMoreItemsDuty, kCopyDuty };
 
 template <class C>
 __device__ __forceinline__ bool has_duty(Duty duty) {
-  return static_cast<int>(threadIdx.x) / 32 == C::kThreads / 32 - duty;
+  return own_thread() / 32 == C::kThreads / 32 - duty;
 }
 
 // One thread a slot. Ends with a barrier.

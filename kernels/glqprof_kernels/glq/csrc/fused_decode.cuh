@@ -74,7 +74,7 @@ __device__ __forceinline__ uint32_t entry_of(const Tables& tables, int stage, ui
     return folded_shared_word<PLACE, kNegation>(bytes, tables.window_fold, tables.fold_bytes);
   }
   const bool negated = !small && bytes >= tables.fold_bytes;
-  const uint32_t entry = *reinterpret_cast<const uint32_t*>(tables.global + (negated ? bytes - tables.fold_bytes : bytes));
+  const uint32_t entry = *reinterpret_cast<const uint32_t*>(tables.global + (small ? bytes : min(bytes, bytes - tables.fold_bytes)));
   return negated ? kNegation - entry : entry;
 }
 

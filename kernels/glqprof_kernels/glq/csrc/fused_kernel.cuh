@@ -29,7 +29,7 @@ __device__ __forceinline__ void run_batch(const FusedCall& call, typename C::Sha
   int vector_base = batch.vector_base;
   float* scratch = dynamic + call.first_vector + batch.vectors * call.vector_stride[batch.phase];
   if (has_duty<C>(kItemsDuty) || has_duty<C>(kMoreItemsDuty)) {
-    C::Share::prepare(call, shared, batch, C::kThreads - 1 - own_thread());
+    C::Share::template prepare<C>(call, shared, batch, C::kThreads - 1 - own_thread());
     if (threadIdx.x == C::kThreads - 1) shared.batch = batch;
     if (own_thread() % 32 < kFusedVectors) shared.peak[own_thread() % 32] = 0;
   }

@@ -66,6 +66,7 @@ struct RowShare {
   }
 
   // By the last two warps, for the product.
+  template <class C>
   static __device__ __forceinline__ void prepare(const FusedCall& call, FusedShared<RowItems>& shared, const Batch& batch,
                                                  int thread) {
     list_rows(call, shared, batch, thread, 64);

@@ -83,10 +83,11 @@ struct UnitShare {
   }
 
   // By the last two warps, for the product.
+  template <class C>
   static __device__ __forceinline__ void prepare(const FusedCall& call, FusedShared<UnitItems>& shared, const Batch& batch,
                                                  int thread) {
     if (thread < 32) {
-      list_units(call, shared, batch, static_cast<int>(blockDim.x) / 32);
+      list_units(call, shared, batch, C::kThreads / 32);
     } else {
       load_scales(call, shared, batch);
     }
